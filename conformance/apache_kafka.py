@@ -149,7 +149,8 @@ class ApacheKafka:
     """One node, in its own folder. `settings` are lines of server.properties that override the defaults here.
 
     `machine` are options of the Java virtual machine. `listeners` maps names of additional listeners to their security
-    protocols; `ports` has their ports. `users` have passwords for SCRAM.
+    protocols; `ports` has their ports. `users` have passwords for SCRAM. A node that `joins` another one needs a
+    `node.id` of its own.
 
     As a context manager, it starts on entry; on exit the process has ended and its data is deleted.
     """
@@ -158,7 +159,9 @@ class ApacheKafka:
     machine: Sequence[str] = QUICK_BROKER
     listeners: Mapping[str, str] = field(factory=dict)
     users: Mapping[str, str] = field(factory=dict, repr=False)
+    joins: ApacheKafka | None = None  # the node whose controller this one, a broker only, uses
     port: int = 0
+    controller_port: int = 0
     ports: dict[str, int] = field(factory=dict, init=False)
     started: float = 0.0  # `time.perf_counter` when the process was started
     process: subprocess.Popen[str] | None = None
@@ -240,19 +243,20 @@ class ApacheKafka:
 
     def _write_properties(self) -> Path:
         assert self._folder is not None
-        self.port, controller = free_port(), free_port()
+        self.port, self.controller_port = free_port(), free_port()
+        controller = self.controller_port if self.joins is None else self.joins.controller_port
         self.ports = {name: free_port() for name in self.listeners}
         protocols = {"CONTROLLER": "PLAINTEXT", "PLAINTEXT": "PLAINTEXT", **self.listeners}
         served = ",".join(
             f"{name}://127.0.0.1:{port}" for name, port in {"PLAINTEXT": self.port, **self.ports}.items()
         )
         settings = {
-            "process.roles": "broker,controller",
+            "process.roles": "broker,controller" if self.joins is None else "broker",
             "node.id": "1",
             "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
-            "listeners": f"{served},CONTROLLER://127.0.0.1:{controller}",
+            "listeners": f"{served},CONTROLLER://127.0.0.1:{controller}" if self.joins is None else served,
             "advertised.listeners": served,
             "listener.security.protocol.map": ",".join(f"{name}:{each}" for name, each in protocols.items()),
             "log.dirs": str(self._folder / "data"),
@@ -277,9 +281,8 @@ class ApacheKafka:
             for name, password in self.users.items()
             for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
         ]
-        done = java_tool(
-            "kafka-storage", "format", "--standalone", "-t", cluster_id, "-c", properties, *users
-        )
+        standalone = ["--standalone"] if self.joins is None else []
+        done = java_tool("kafka-storage", "format", *standalone, "-t", cluster_id, "-c", properties, *users)
         if done.returncode:
             raise KafkaUnavailable(f"Apache Kafka's folder was not formatted:\n{done.stdout}{done.stderr}")
 

@@ -1,10 +1,10 @@
 """`python -m conformance.clients [PART …]`: unmodified clients that are not on PyPI, against korvet.
 
 Parts: the Java client, Kafka's command line tools, its console tools over TLS, Spark's Kafka connector, clients in Go,
-clients in JavaScript; and in the other direction, korvet's pipeline against an Apache Kafka with TLS, logins and an
-authorizer. Each part also runs on Apache Kafka: a check that fails there proves nothing about korvet, and counts as a
-failure too. A part fails if the machine lacks something it requires, and names it. The exit status is 0 if nothing
-failed.
+clients in JavaScript; in the other direction, korvet's pipeline against an Apache Kafka with TLS, logins and an
+authorizer; and three brokers beside an Apache Kafka of three nodes. Each part also runs on Apache Kafka: a check that
+fails there proves nothing about korvet, and counts as a failure too. A part fails if the machine lacks something it
+requires, and names it. The exit status is 0 if nothing failed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from conformance import go_clients, java_client, node_clients, pipeline, secured_tools, spark_connector, tools
+from conformance import (
+    go_clients,
+    java_client,
+    node_clients,
+    pipeline,
+    secured_tools,
+    spark_connector,
+    three_nodes,
+    tools,
+)
 from conformance.apache_kafka import KafkaUnavailable
 from conformance.part import Part, Target, Unavailable, targets
 
@@ -26,6 +35,7 @@ PARTS: Mapping[str, Part] = {
     "go": go_clients.run,
     "node": node_clients.run,
     "pipeline": pipeline.run,
+    "nodes": three_nodes.run,
 }
 
 

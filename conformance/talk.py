@@ -210,7 +210,7 @@ class Talk:
     ) -> Any:
         """Receive the response to a request sent on that connection. Keep and return it."""
         spoken = newest(type(request)) if version is None else version
-        answer = _received(on or self._connections[0], type(request), spoken, limit_s)
+        answer = received_by(on or self._connections[0], type(request), spoken, limit_s)
         self._learn(request, answer)
         self.steps.append(Step(label, APIS[_key(type(request))].name, spoken, answer))
         return answer
@@ -218,7 +218,7 @@ class Talk:
     def tell(self, request: object, version: int | None = None) -> Any:
         """Send a request and return its response without keeping it for the comparison."""
         spoken = self.send(request, version)
-        answer = _received(self._connections[0], type(request), spoken)
+        answer = received_by(self._connections[0], type(request), spoken)
         self._learn(request, answer)
         return answer
 
@@ -345,9 +345,10 @@ def _key(request: type[object]) -> int:
     return key
 
 
-def _received(
+def received_by(
     client: Connection, request: type[object], version: int, limit_s: float = ANSWER_LIMIT_S
 ) -> Any:
+    """Receive and decode the response to a request of that type, or return Ended."""
     frame = client.receive(limit_s)
     if isinstance(frame, Ended):
         return frame

@@ -430,8 +430,14 @@ def _assigned(new: NewTopic, living: Collection[int]) -> int:
         raise InvalidRequest(
             "A manual partition assignment was specified, but numPartitions was not set to -1."
         )
+    replicas = len(new.assignments[0][1])
     for _, brokers in new.assignments:
         validate_brokers(brokers, living)
+        if len(brokers) != replicas:
+            raise InvalidReplicaAssignment(
+                f"The manual partition assignment includes a partition with {len(brokers)} replica(s), but this is not "
+                f"consistent with previous partitions, which have {replicas} replica(s)."
+            )
     if sorted(partition for partition, _ in new.assignments) != list(range(len(new.assignments))):
         raise InvalidReplicaAssignment("Partitions should be a consecutive 0-based integer sequence.")
     return len(new.assignments)

@@ -16,7 +16,7 @@ from korvet.broker.topics import (
     validate_together,
 )
 from korvet.config import Config, load_config
-from korvet.protocol.errors import InvalidConfig, InvalidTopicException
+from korvet.protocol.errors import InvalidConfig, InvalidReplicaAssignment, InvalidTopicException
 from korvet.storage.interface import TopicConfig
 from korvet.storage.topic_config import BACKEND_SETTINGS, PARSERS, topic_config
 
@@ -219,3 +219,15 @@ def test_plan_uses_the_defaults_of_the_broker() -> None:
     planned = plan(NewTopic("t"), Config(num_partitions=4), [], [1])
 
     assert ("t", 4, {}) == (planned.name, planned.partitions, dict(planned.settings))
+
+
+def test_assignments_of_all_partitions_have_equally_many_brokers() -> None:
+    living = [1, 2, 3]
+    accepted = NewTopic("orders", assignments=[(0, [1, 2]), (1, [2, 3])])
+    refused = NewTopic("orders", assignments=[(0, [1]), (1, [2, 3])])
+
+    assert 2 == plan(accepted, Config(), [], living).partitions
+    with pytest.raises(
+        InvalidReplicaAssignment, match="2 replica.* previous partitions, which have 1 replica"
+    ):
+        plan(refused, Config(), [], living)
