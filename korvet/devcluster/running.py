@@ -100,9 +100,9 @@ def broker_ports(options: Options, record: Record | None) -> list[int]:
     """
     if options.first_port:
         ports = list(range(options.first_port, options.first_port + options.brokers))
-        taken = [str(port) for port in ports if not is_free(port)]
+        taken = [f"localhost:{port}" for port in ports if not is_free(port)]
         if taken:
-            raise DevClusterError(f"localhost:{', '.join(taken)} is in use; --first-port chooses other ports")
+            raise DevClusterError(f"in use: {', '.join(taken)}; --first-port chooses other ports")
         return ports
     before = [] if record is None else record.brokers[: options.brokers]
     return [port if is_free(port) else 0 for port in before] + [0] * (options.brokers - len(before))

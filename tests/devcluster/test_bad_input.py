@@ -48,7 +48,7 @@ def test_taken_port_is_named(capfd: pytest.CaptureFixture[str]) -> None:
         status, line = refused("--first-port", str(port), "--brokers", "1", capfd=capfd)
 
     assert 1 == status
-    assert f"localhost:{port} is in use; --first-port chooses other ports" in line
+    assert f"korvet: in use: localhost:{port}; --first-port chooses other ports\n" == line
 
 
 def test_missing_server_is_reported(
