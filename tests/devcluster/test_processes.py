@@ -102,3 +102,12 @@ async def test_process_that_ignores_sigterm_is_killed_in_a_hurry(tmp_path: Path)
 
     assert -signal.SIGKILL == child.process.returncode
     assert [] == running.lines
+
+
+async def test_paused_process_is_stopped_by_sigterm(tmp_path: Path) -> None:
+    async with started(tmp_path) as running:
+        child = await running.run("trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done")
+        await child.wait_ready(prints(child, "ready"), 30)
+        child.process.send_signal(signal.SIGSTOP)
+
+    assert 0 == child.process.returncode
