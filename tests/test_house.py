@@ -97,7 +97,7 @@ def test_unsuitable_python_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_command_list_contains_the_first_line_of_its_help(name: str) -> None:
-    command = import_module(f"korvet.cli.{name}").command
+    command = import_module(f"korvet.cli.{name.replace('-', '_')}").command
     first, _, _ = (command.help or "").partition("\n")
 
     assert COMMANDS[name] == first

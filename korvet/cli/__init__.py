@@ -21,9 +21,10 @@ import click
 from korvet import __version__
 from korvet.cli.lazy import LazyGroup
 
-# Name -> purpose. The module korvet.cli.<name> has the command as `command`.
+# Name -> purpose. The module korvet.cli.<name>, with _ for -, has the command as `command`.
 COMMANDS = {
     "serve": "Start a broker.",
+    "dev-cluster": "Start brokers on a Redis Cluster of this machine, for trying and for tests.",
     "config": "Show the settings of a broker without running it.",
     "doctor": "Check ports, addresses, Redis and limits for a broker.",
     "topics": "List, create, describe, alter and delete topics.",
@@ -143,6 +144,7 @@ def explain(error: BaseException) -> tuple[int, str]:
 def explain_own(error: BaseException) -> tuple[int, str]:
     """Return the same for errors of the broker and the client."""
     from korvet.config import ConfigError
+    from korvet.devcluster.processes import DevClusterError
     from korvet.lake.errors import InvalidLocation, LakeError
     from korvet.protocol.errors import KafkaError
     from korvet.security.authorizer import AuthorizerUsageError
@@ -155,7 +157,7 @@ def explain_own(error: BaseException) -> tuple[int, str]:
         return 2, "\n".join(f"korvet: {line}" for line in error.errors)
     if isinstance(error, (StorageUsageError, AuthorizerUsageError, InvalidLocation)):
         return 2, f"korvet: {error}"
-    if isinstance(error, (ListenError, LakeError, WorkersFail, ForkerEnded)):
+    if isinstance(error, (ListenError, LakeError, WorkersFail, ForkerEnded, DevClusterError)):
         return 1, f"korvet: {error}"
     if isinstance(error, KafkaError):
         return 1, f"korvet: {error} ({error.error_code.name})"

@@ -11,7 +11,10 @@ import click
 
 
 class LazyGroup(click.Group):
-    """A group of commands. `purposes` is each command's short help; the module `<prefix><name>` has it as `command`."""
+    """A group of commands. `purposes` is each command's short help.
+
+    The module `<prefix><name>`, with _ for -, has it as `command`.
+    """
 
     def __init__(self, *arguments: Any, purposes: Mapping[str, str], prefix: str, **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)
@@ -24,7 +27,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  click's
         if cmd_name not in self.purposes:
             return None
-        command: click.Command = import_module(f"{self.prefix}{cmd_name}").command
+        command: click.Command = import_module(f"{self.prefix}{cmd_name.replace('-', '_')}").command
         return command
 
     def resolve_command(
