@@ -149,8 +149,8 @@ class ApacheKafka:
     """One node, in its own folder. `settings` are lines of server.properties that override the defaults here.
 
     `machine` are options of the Java virtual machine. `listeners` maps names of additional listeners to their security
-    protocols; `ports` has their ports. `users` have passwords for SCRAM. A node that `joins` another one needs a
-    `node.id` of its own.
+    protocols; `ports` has their ports. `users` have passwords for SCRAM. A node that `joins` another one needs
+    another `node.id`.
 
     As a context manager, it starts on entry; on exit the process has ended and its data is deleted.
     """

@@ -55,7 +55,7 @@ READY_LIMIT_S = 60.0
 TOPIC, GROUP = "orders", "billing"
 KORVET = {"replication.factor.policy": "strict", "group.initial.rebalance.delay.ms": "0"}
 
-# What korvet answers instead, and why.
+# The answers of korvet that differ, each with its reason.
 DECLARED: Mapping[str, tuple[object, str]] = {
     "produce at a node that does not lead": ("NONE", "every broker serves every partition"),
     "list offsets at a node that does not lead": ("NONE", "every broker serves every partition"),

@@ -12,7 +12,7 @@ from korvet.storage.redis.client.connection import RedisConnection
 from korvet.storage.redis.client.statistics import Statistics
 from korvet.storage.redis.client.wait_connections import WaitingConnections
 
-# How long a caller waits for a connection.
+# The time for which a caller waits for a connection.
 PATIENCE_S = 5.0
 
 
