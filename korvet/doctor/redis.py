@@ -10,6 +10,7 @@ import trio
 
 from korvet.config import Config
 from korvet.doctor.findings import Finding, error, ok, warning
+from korvet.doctor.leftovers import leftover_findings
 from korvet.storage.interface import StorageUsageError
 from korvet.storage.redis.client.address import parse_address
 from korvet.storage.redis.client.connection import RedisConnection, open_connection
@@ -65,6 +66,7 @@ async def examined(connection: RedisConnection, config: Config) -> list[Finding]
         replicas(info, config.min_insync_replicas, fails_over=connection.address.sentinels is not None),
         await clock(connection),
         await keyspace(connection),
+        *await leftover_findings(connection),
         *await rights(connection, config),
     ]
 
