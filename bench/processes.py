@@ -61,12 +61,12 @@ def storage_of(system: str, folder: Path) -> str:
 
 
 @contextmanager
-def broker(storage: str, *settings: str) -> Iterator[Broker]:
-    """Run a broker on that storage and a free loopback port, and stop it on exit."""
+def broker(storage: str, *settings: str, options: Sequence[str] = ()) -> Iterator[Broker]:
+    """Run a broker on that storage and a free loopback port, with these settings and options. Stop it on exit."""
     port = free_port()
     command = [sys.executable, "-m", "korvet", "serve", "--storage", storage]
     command += ["--listeners", f"127.0.0.1:{port}"]
-    command += [argument for setting in settings for argument in ("--set", setting)]
+    command += [*options, *(argument for setting in settings for argument in ("--set", setting))]
     with tempfile.TemporaryFile() as output:
         started = time.perf_counter()
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)

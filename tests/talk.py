@@ -51,7 +51,7 @@ class Seen(Counters):
         self.connections = connections
         self._notify()
 
-    def received(self, api: str, size: int) -> None:
+    def received(self, api: str) -> None:
         self.names.append(api)
         self._notify()
 

@@ -115,7 +115,9 @@ class RequestContext:
     request_bytes: int = 0
     answer_bytes: int = 0  # bytes of the answer budget that the response's records hold until it is sent
     parked: trio.CancelScope | None = None
-    stored_s: float = 0.0  # seconds for which the handler has waited for an append, if the broker counts them
+    is_timed: bool = False  # the handler reports the times of its phases
+    stored_s: float = 0.0  # seconds for which the handler has waited for an append, if `is_timed`
+    success: object = None  # the response, if the handler knows that it has no error code
     has_parked: bool = False  # True after the handler has waited for records or for members of a group
     throttle_ms: int = 0  # for how long the client has to wait because of its quotas
     is_time_charged: bool = False  # the request's time counts for the client's quota, or never will

@@ -8,8 +8,29 @@ The default implementation does nothing; metrics are a subclass, passed to the s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from korvet.protocol.buffers import Buffer
+
+if TYPE_CHECKING:
+    from korvet.broker.broker import RequestContext
+    from korvet.protocol.connection import Request
+
+
+class TimedExchange(Protocol):
+    """A request with the times of its phases, if the broker counts. Points in time are those of `monotonic`."""
+
+    request: Request
+    context: RequestContext
+    began: float  # the request was complete
+    received_s: float
+    queued_s: float
+    handled_at: float  # the handler has returned
+    answered_at: float  # the response was ready to be sent
+
+    @property
+    def pending(self) -> object:
+        """None if the handler has returned the response itself."""
 
 
 class Counters:
@@ -20,23 +41,14 @@ class Counters:
 
     # --- Requests ---------------------------------------------------------------------------------------
 
-    def received(self, api: str, size: int) -> None:
-        """Count a request of `size` bytes that was read."""
+    def received(self, api: str) -> None:
+        """Count a request that was read."""
 
-    def answered(self, api: str, version: int, response: object) -> None:
-        """Count a response that is about to be sent, or None for a request without one."""
+    def failed(self, api: str, response: object) -> None:
+        """Count the error codes of a response that is about to be sent, if it has any. None is no response."""
 
-    def sent(
-        self,
-        api: str,
-        size: int,
-        received_s: float,
-        queued_s: float,
-        handled_s: float,
-        stored_s: float,
-        sent_s: float,
-    ) -> None:
-        """Count a response of `size` bytes that was passed to the operating system, and the seconds of each phase."""
+    def answered(self, exchange: TimedExchange, size: int, sent_at: float) -> None:
+        """Count a request whose response of `size` bytes was passed to the operating system at `sent_at`."""
 
     # --- Records ----------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import click
 from korvet.cli.completion import complete_topics
 from korvet.cli.options import as_json, bootstrap_servers, with_client
 from korvet.cli.output import print_json, print_table
-from korvet.cli.progress import size_text
+from korvet.protocol.text import size_text
 
 DASH = "-"
 

@@ -53,6 +53,12 @@ Written = Callable[[Sequence["ConsumedRecord"]], Awaitable[None]]
     shell_complete=complete_groups,
     help="Read as a member of this consumer group, and commit what was printed.",
 )
+@click.option(
+    "--group-instance-id",
+    "instance_id",
+    metavar="ID",
+    help="Be a static member: stay in the group when the command ends, for the session timeout.",
+)
 @click.option("-f", "--follow", is_flag=True, help="Wait for new records at the end.")
 @click.option(
     "-n", "--max", "limit", metavar="COUNT", type=click.IntRange(min=1), help="Maximum number of records."
@@ -80,6 +86,7 @@ def command(
     topics: tuple[str, ...],
     numbers: tuple[int, ...],
     group: str | None,
+    instance_id: str | None,
     last: int | None,
     follow: bool,
     limit: int | None,
@@ -94,7 +101,8 @@ def command(
     Prints the records and ends; with --follow it waits for more. A TOPIC that begins with ^ is a regular expression.
 
     With --group the broker assigns partitions to the members of the group. It reads on from the committed offsets, and
-    where the group has none, from --from. Each record is printed before its offset is committed.
+    where the group has none, from --from. Each record is printed before its offset is committed. A static member
+    (--group-instance-id) keeps its partitions if it is back within 45 seconds, and no other member has to wait for it.
 
     In text a line is a record's value. In JSON it is an object with topic, partition, offset, timestamp, key, value
     and headers; bytes that are not UTF-8 are {"base64": "…"}. A format string has kcat's tokens: %t topic, %p
@@ -109,12 +117,18 @@ def command(
         raise click.UsageError(
             "--group excludes --partition, --last, --time, --until, --until-time and an offset in --from."
         )
+    if instance_id is not None and group is None:
+        raise click.UsageError("--group-instance-id needs --group.")
+    if instance_id == "":
+        raise click.UsageError("--group-instance-id is empty.")
     output = formatter(form, key_separator, null)
 
     async def consume(client: Client) -> None:
         if group is not None:
             names = [topic.name for topic in await matching(client, topics)]
-            await consume_as_member(client, group, names, bounds, output, limit, follow=follow)
+            await consume_as_member(
+                client, group, names, bounds, output, limit, follow=follow, instance_id=instance_id
+            )
             return
         tps = [tp for topic in await matching(client, topics) for tp in chosen(topic, numbers)]
         ends = await bounds.ends(client, tps)
@@ -140,8 +154,9 @@ async def consume_as_member(
     limit: int | None,
     *,
     follow: bool,
+    instance_id: str | None,
 ) -> None:
-    """Print records as a member of a group. On Ctrl-C and SIGTERM, commit and leave the group."""
+    """Print records as a member of a group. On Ctrl-C and SIGTERM, commit and, unless it is static, leave the group."""
     import trio
 
     from korvet.client import EARLIEST, LATEST
@@ -161,7 +176,9 @@ async def consume_as_member(
     with trio.CancelScope() as scope:
         async with background_nursery() as nursery:
             await nursery.start(end_on_signals, scope)
-            async with group_consumer(client, group, topics, start=start, follows=follow) as member:
+            async with group_consumer(
+                client, group, topics, start=start, follows=follow, instance_id=instance_id
+            ) as member:
                 await print_records(
                     member, output, limit, written=member.processed, is_joining=lambda: member.is_joining
                 )

@@ -37,15 +37,6 @@ class ProgressLine:
             click.echo(OVERWRITE, err=True, nl=False)
 
 
-def size_text(count: float) -> str:
-    """Format a number of bytes in the largest fitting unit."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
 def duration_text(seconds: float) -> str:
     """Format seconds as minutes and seconds, and hours if there are any."""
     minutes, rest = divmod(round(seconds), 60)

@@ -290,12 +290,14 @@ class Client:
         *,
         member_id: str = "",
         generation_id: int = -1,
+        group_instance_id: str | None = None,
     ) -> None:
         """Commit offsets of a group as a member, or without a member id, while the group has no members."""
         request = OffsetCommitRequest(
             group_id=group_id,
             member_id=member_id,
             generation_id_or_member_epoch=generation_id,
+            group_instance_id=group_instance_id,
             topics=[
                 OffsetCommitRequestTopic(
                     name=name,

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import trio
 from attrs import field, frozen
 
+from korvet.protocol.text import size_text
+
 LIMIT_S = 5.0
 LARGEST_BYTES = 16 << 20
 
@@ -195,17 +197,14 @@ def value_text(value: float, unit: str) -> str:
     if unit == "time":
         return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(value)) if value > 0 else "–"
     if unit in ("B", "limit"):
-        return _scaled(value, 1000, ("B", "kB", "MB", "GB", "TB"))
+        return size_text(value)
     if unit == "s":
         if value == 0:
             return "0 s"
-        return f"{value:,.2f} s" if value >= 1 else _scaled(value * 1e6, 1000, ("µs", "ms"))
+        return f"{value:,.2f} s" if value >= 1 else _short(value)
     return f"{value:,.0f}" if value == int(value) or value >= 10 else f"{value:,.1f}"
 
 
-def _scaled(value: float, step: int, units: Sequence[str]) -> str:
-    for unit in units[:-1]:
-        if value < step:
-            return f"{value:.3g} {unit}"
-        value /= step
-    return f"{value:,.3g} {units[-1]}" if value < step else f"{value:,.0f} {units[-1]}"
+def _short(seconds: float) -> str:
+    """Return a time below a second."""
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 0.001 else f"{seconds * 1e6:.3g} µs"

@@ -64,6 +64,9 @@ class GroupConsumer:
     topics: tuple[str, ...]
     start: int  # EARLIEST or LATEST, for partitions without a committed offset
     follows: bool  # False: read up to the ends that the log had when the member received its partitions
+    # The id of a static member (KIP-345): it does not leave, and receives the same partitions when it comes back within
+    # the session timeout.
+    instance_id: str | None = None
     member_id: str = ""
     generation_id: int = -1
     rebalances: int = 0  # number of assignments received so far
@@ -134,6 +137,7 @@ class GroupConsumer:
                 {tp: OffsetAndMetadata(offset) for tp, offset in changed.items()},
                 member_id=self.member_id,
                 generation_id=self.generation_id,
+                group_instance_id=self.instance_id,
             )
             self._committed |= changed
         self._next_commit_s = trio.current_time() + COMMIT_INTERVAL_S
@@ -141,9 +145,9 @@ class GroupConsumer:
     async def leave(self) -> None:
         """Leave the group, so that the others receive its partitions without waiting for the session timeout.
 
-        Raises UnsupportedVersion if the broker is older than Kafka 2.4.
+        Does nothing for a static member. Raises UnsupportedVersion if the broker is older than Kafka 2.4.
         """
-        if self.member_id:
+        if self.member_id and self.instance_id is None:
             await self.client.request(
                 LeaveGroupRequest(
                     group_id=self.group_id,
@@ -160,7 +164,10 @@ class GroupConsumer:
             if self._must_join:
                 continue
             request = HeartbeatRequest(
-                group_id=self.group_id, generation_id=self.generation_id, member_id=self.member_id
+                group_id=self.group_id,
+                generation_id=self.generation_id,
+                member_id=self.member_id,
+                group_instance_id=self.instance_id,
             )
             try:
                 answer = await self.client.request(request, HeartbeatResponse, group_id=self.group_id)
@@ -211,6 +218,7 @@ class GroupConsumer:
             session_timeout_ms=SESSION_TIMEOUT_MS,
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
             member_id=self.member_id,
+            group_instance_id=self.instance_id,
             protocol_type=CONSUMER,
             protocols=[JoinGroupRequestProtocol(name=RANGE, metadata=subscription(self.topics))],
         )
@@ -233,6 +241,7 @@ class GroupConsumer:
                 group_id=self.group_id,
                 generation_id=self.generation_id,
                 member_id=self.member_id,
+                group_instance_id=self.instance_id,
                 protocol_type=CONSUMER,
                 protocol_name=joined.protocol_name,
                 assignments=assignments,
@@ -249,11 +258,12 @@ class GroupConsumer:
     ) -> list[SyncGroupRequestAssignment]:
         """Return the assignment of every member, as its leader."""
         subscriptions = {member.member_id: subscribed_topics(member.metadata) for member in members}
+        instances = {each.member_id: each.group_instance_id for each in members if each.group_instance_id}
         counts = {}
         for topic in sorted({topic for topics in subscriptions.values() for topic in topics}):
             with suppress(UnknownTopicOrPartition):
                 counts[topic] = len((await self.client.topic(topic)).partitions)
-        assigned = assign_ranges(subscriptions, counts)
+        assigned = assign_ranges(subscriptions, counts, instances)
         return [
             SyncGroupRequestAssignment(member_id=member_id, assignment=assignment_of(tps))
             for member_id, tps in assigned.items()
@@ -288,13 +298,20 @@ class GroupConsumer:
 
 @asynccontextmanager
 async def group_consumer(
-    client: Client, group_id: str, topics: Iterable[str], *, start: int = EARLIEST, follows: bool = True
+    client: Client,
+    group_id: str,
+    topics: Iterable[str],
+    *,
+    start: int = EARLIEST,
+    follows: bool = True,
+    instance_id: str | None = None,
 ) -> AsyncIterator[GroupConsumer]:
     """Be a member of a group for the block. At its end, also if it is cancelled, commit what was processed, and leave.
 
-    The first `poll` joins the group. Commits that fail at the end are not reported.
+    With an `instance_id` it is a static member, which does not leave. Raises FencedInstanceId if another member has
+    the same one. The first `poll` joins the group. Commits that fail at the end are not reported.
     """
-    member = GroupConsumer(client, group_id, tuple(topics), start, follows)
+    member = GroupConsumer(client, group_id, tuple(topics), start, follows, instance_id)
     try:
         async with background_nursery() as nursery:
             nursery.start_soon(member.heartbeats)
@@ -310,16 +327,24 @@ async def group_consumer(
 
 
 def assign_ranges(
-    subscriptions: Mapping[str, Sequence[str]], counts: Mapping[str, int]
+    subscriptions: Mapping[str, Sequence[str]],
+    counts: Mapping[str, int],
+    instances: Mapping[str, str] | None = None,
 ) -> dict[str, list[TopicPartition]]:
     """Return the partitions of each member, in ranges of each topic as Kafka's RangeAssignor has it.
 
-    `counts` has the number of partitions of each topic that exists. Members are in the order of their ids, and the
+    `counts` has the number of partitions of each topic that exists, `instances` the instance ids of static members.
+    Static members are first, in the order of their instance ids, then the others in the order of their member ids. The
     first ones receive one partition more if the number does not divide.
     """
+    known = instances or {}
+
+    def order(member_id: str) -> tuple[bool, str]:
+        return member_id not in known, known.get(member_id, member_id)
+
     assigned: dict[str, list[TopicPartition]] = {member_id: [] for member_id in subscriptions}
     for topic, count in counts.items():
-        members = sorted(member_id for member_id, topics in subscriptions.items() if topic in topics)
+        members = sorted((each for each, topics in subscriptions.items() if topic in topics), key=order)
         each, more = divmod(count, len(members))
         first = 0
         for index, member_id in enumerate(members):

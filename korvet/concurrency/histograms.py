@@ -15,7 +15,7 @@ def new_histogram() -> list[float]:
     return [0] * (len(SECONDS) + 1) + [0.0]
 
 
-def observe(histogram: list[float], seconds: float) -> None:
-    """Add an observation to a histogram."""
-    histogram[bisect_left(SECONDS, seconds)] += 1
-    histogram[-1] += seconds
+def observe(histogram: list[float], seconds: float, count: int = 1) -> None:
+    """Add `count` equal observations to a histogram."""
+    histogram[bisect_left(SECONDS, seconds)] += count
+    histogram[-1] += seconds * count

@@ -11,6 +11,7 @@ from attrs import evolve
 
 from korvet.config import Config
 from korvet.doctor.findings import Finding, error, ok, warning
+from korvet.doctor.leftovers import leftover_findings
 from korvet.storage.interface import StorageUsageError
 from korvet.storage.redis.client.address import RedisAddress, host_and_port, parse_address
 from korvet.storage.redis.client.connection import RedisConnection, open_connection
@@ -57,7 +58,7 @@ async def redis_findings(config: Config) -> AsyncIterator[Finding]:
         for found in await examined(connection, config):
             yield found
         yield await keyspace(connection)
-        for found in await rights(connection, config):
+        for found in (*await leftover_findings(connection), *await rights(connection, config)):
             yield found
 
 

@@ -111,7 +111,7 @@ async def handle(
         await _take(broker, request, context, topic, time_slices, batches, outcomes)
     if batches:
         timeout_s = max(request.timeout_ms, 0) / 1000
-        began = monotonic() if broker.counters.is_counting else 0.0
+        began = monotonic() if context.is_timed else 0.0
         appending = await broker.log.begin_append(batches, acks=request.acks, timeout_s=timeout_s)
         if began:
             context.stored_s = monotonic() - began
@@ -129,14 +129,17 @@ def _respond(
     outcomes: AppendResults,
 ) -> ProduceResponse | None:
     """Return the response once all outcomes are known."""
-    _count(broker, batches, outcomes)
+    is_success = _count(broker, batches, outcomes)
     if broker.quotas.is_enforced:
         broker.quotas.produced(context, is_time_exempt=request.acks == 0)
     if request.acks == 0:
         _disconnect_on_errors(outcomes)
         return None
     topics = [_answer(topic, outcomes) for topic in request.topic_data if topic.partition_data]
-    return ProduceResponse(responses=topics)
+    response = ProduceResponse(responses=topics)
+    if is_success:
+        context.success = response
+    return response
 
 
 async def _take(
@@ -243,11 +246,16 @@ def _check_keys(batch: RecordBatch, tp: TopicPartition) -> Steps[None]:
         raise KeysMissing(message, refused[:RECORD_ERRORS])
 
 
-def _count(broker: Broker, batches: Batches, outcomes: AppendResults) -> None:
+def _count(broker: Broker, batches: Batches, outcomes: AppendResults) -> bool:
+    """Count the batches that were appended. Return True if all batches of the request were, or before."""
+    successes = 0
     for tp, batch in batches.items():
         outcome = outcomes[tp]
-        if isinstance(outcome, AppendResult) and not outcome.duplicate:
-            broker.counters.stored(tp.topic, batch.record_count, batch.size)
+        if isinstance(outcome, AppendResult):
+            successes += 1
+            if not outcome.duplicate:
+                broker.counters.stored(tp.topic, batch.record_count, batch.size)
+    return successes == len(outcomes)
 
 
 def _disconnect_on_errors(outcomes: AppendResults) -> None:

@@ -70,7 +70,12 @@ _STORE = Scope.STORE
 #: The metrics by the title of their group.
 GROUPS: dict[str, tuple[Metric, ...]] = {
     "Requests": (
-        _counter("korvet_requests_total", "Requests that were handled.", "api", "version"),
+        _counter(
+            "korvet_requests_total",
+            "Requests that were handled. `other` are versions of the API that are not served.",
+            "api",
+            "version",
+        ),
         _counter(
             "korvet_response_errors_total",
             "Error codes in responses, one for each partition or other resource with an error.",
@@ -83,7 +88,9 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
             "korvet_request_phase_seconds",
             "Time of requests in each phase: `received` (the rest of a request that came in parts arrives), `queued`"
             " (it waits for earlier requests of its connection, or for memory), `handled` (its handler runs or waits"
-            " for records or members), `stored` (the store appends its records), `sent` (its response is written).",
+            " for records or members), `stored` (the store appends its records), `sent` (its response is written)."
+            " All requests that take 1 ms or more are observed. Of quicker ones in quick succession, a connection"
+            " observes one in 5 ms, and counts the others with its times.",
             "api",
             "phase",
         ),

@@ -7,19 +7,19 @@ software are counted as `other`.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from struct import Struct
 from typing import Any
 
 from attrs import define, field
 
-from korvet.broker.counters import Counters
-from korvet.concurrency.histograms import SECONDS, new_histogram, observe
+from korvet.broker.counters import Counters, TimedExchange
+from korvet.concurrency.histograms import new_histogram, observe
 from korvet.concurrency.time_slices import TimeSlices
 from korvet.metrics.samples import Labels, Samples, Value
 from korvet.protocol.buffers import Buffer
+from korvet.protocol.connection import Api
 from korvet.protocol.error_codes import Find, finder, name_of
 
 OTHER = "other"
@@ -28,22 +28,72 @@ MOST_SOFTWARE = 100
 # Batch length, and the number of records, in the header of a record batch.
 LENGTH, RECORDS = Struct(">8xi"), Struct(">57xi")
 BEFORE_LENGTH = 12  # bytes of a batch that its length does not include
+SLOW_S = 0.001  # the times of all requests that take as long are observed
 BATCHES_BETWEEN_CHECKPOINTS = 500
 
 
 @define(eq=False)
-class ApiCounts:
-    """The counts of one API. `received` and `queued` have only the requests that took any time in these phases."""
+class Phases:
+    """The times of the requests of one API in each phase.
 
-    versions: defaultdict[int, int] = field(factory=lambda: defaultdict(int))
-    request_bytes: int = 0
-    response_bytes: int = 0
-    received: list[float] = field(factory=new_histogram)
-    queued: list[float] = field(factory=new_histogram)
+    All slow requests are observed, and a sample of the others: a quick request represents itself and the ones up to the
+    next one of the sample, so it is added as often to the histograms.
+    """
+
+    received: list[float] = field(factory=new_histogram)  # only of requests that took any time in this phase
+    queued: list[float] = field(factory=new_histogram)  # likewise
     handled: list[float] = field(factory=new_histogram)
     stored: list[float] = field(factory=new_histogram)
     sent: list[float] = field(factory=new_histogram)
-    errors: defaultdict[int, int] = field(factory=lambda: defaultdict(int))
+    repeats: int = 0  # the number of quick requests that the last one of the sample represents
+    _handled_s: float = 0.0  # the times of that one
+    _stored_s: float = 0.0
+    _sent_s: float = 0.0
+
+    def observe(self, exchange: TimedExchange, sent_at: float) -> None:
+        """Add a slow request to the histograms, or a quick one to the sample."""
+        if exchange.received_s:
+            observe(self.received, exchange.received_s)
+        if exchange.queued_s:
+            observe(self.queued, exchange.queued_s)
+        handled_s = exchange.handled_at - exchange.began - exchange.queued_s
+        stored_s = exchange.context.stored_s
+        if not exchange.context.is_timed:
+            # The handler did not measure this part of its time. The last one of the sample did.
+            stored_s = min(self._stored_s, handled_s)
+        handled_s -= stored_s
+        if exchange.pending is not None:
+            stored_s += exchange.answered_at - exchange.handled_at
+        sent_s = max(sent_at - exchange.answered_at, 0.0)
+        if sent_at - exchange.began < SLOW_S:
+            self.flush()
+            self.repeats, self._handled_s, self._stored_s, self._sent_s = 1, handled_s, stored_s, sent_s
+        else:
+            self._add(1, handled_s, stored_s, sent_s)
+
+    def flush(self) -> None:
+        """Add the quick requests since the last one of the sample, and itself, to the histograms."""
+        if self.repeats:
+            self._add(self.repeats, self._handled_s, self._stored_s, self._sent_s)
+            self.repeats = 0
+
+    def _add(self, count: int, handled_s: float, stored_s: float, sent_s: float) -> None:
+        observe(self.handled, handled_s, count)
+        observe(self.sent, sent_s, count)
+        if stored_s:
+            observe(self.stored, stored_s, count)
+
+
+@define(eq=False)
+class RequestCounts:
+    """The counts of one version of an API."""
+
+    api: Api | None
+    version: int
+    phases: Phases  # of all versions
+    requests: int = 0
+    request_bytes: int = 0
+    response_bytes: int = 0
 
 
 @define(eq=False)
@@ -63,7 +113,10 @@ class Recorder(Counters):
     is_counting = True
     event_loop_delay: list[float] = field(factory=new_histogram)
     errors: defaultdict[str, int] = field(factory=lambda: defaultdict(int))  # of scrapes, by part
-    _apis: dict[str, ApiCounts] = field(factory=dict)
+    _requests: dict[tuple[str, str], RequestCounts] = field(factory=dict)  # by API and version
+    _last: RequestCounts = field(factory=lambda: RequestCounts(None, 0, Phases()))  # of the last request
+    _phases: dict[str, Phases] = field(factory=dict)  # by API
+    _codes: defaultdict[tuple[str, int], int] = field(factory=lambda: defaultdict(int))
     _finders: dict[type[object], Find | None] = field(factory=dict)  # by the class of a response
     _received: dict[str, RecordCounts] = field(factory=dict)
     _sent: dict[str, RecordCounts] = field(factory=dict)
@@ -74,15 +127,7 @@ class Recorder(Counters):
 
     # --- Requests ---------------------------------------------------------------------------------------
 
-    def received(self, api: str, size: int) -> None:
-        try:
-            self._apis[api].request_bytes += size
-        except KeyError:
-            self._apis[api] = ApiCounts(request_bytes=size)
-
-    def answered(self, api: str, version: int, response: object) -> None:
-        counts = self._apis[api]
-        counts.versions[version] += 1
+    def failed(self, api: str, response: object) -> None:
         kind = response.__class__
         try:
             find = self._finders[kind]
@@ -92,34 +137,30 @@ class Recorder(Counters):
             codes: list[int] = []
             find(response, codes)
             for code in codes:
-                counts.errors[code] += 1
+                self._codes[api, code] += 1
 
-    def sent(
-        self,
-        api: str,
-        size: int,
-        received_s: float,
-        queued_s: float,
-        handled_s: float,
-        stored_s: float,
-        sent_s: float,
-    ) -> None:
-        counts = self._apis[api]
+    def answered(self, exchange: TimedExchange, size: int, sent_at: float) -> None:
+        request = exchange.request
+        counts = self._last
+        if request.api is not counts.api or request.version != counts.version:
+            counts = self._last = self._counts_of(request.api, request.version)
+        counts.requests += 1
+        counts.request_bytes += request.frame_size
         counts.response_bytes += size
-        histogram = counts.handled
-        histogram[bisect_left(SECONDS, handled_s)] += 1
-        histogram[-1] += handled_s
-        histogram = counts.sent
-        histogram[bisect_left(SECONDS, sent_s)] += 1
-        histogram[-1] += sent_s
-        if stored_s:
-            histogram = counts.stored
-            histogram[bisect_left(SECONDS, stored_s)] += 1
-            histogram[-1] += stored_s
-        if received_s:
-            observe(counts.received, received_s)
-        if queued_s:
-            observe(counts.queued, queued_s)
+        if exchange.context.is_timed or sent_at - exchange.began >= SLOW_S:
+            counts.phases.observe(exchange, sent_at)
+        else:
+            counts.phases.repeats += 1
+
+    def _counts_of(self, api: Api, version: int) -> RequestCounts:
+        """Return the counts of a version, or of all that do not exist."""
+        label = str(version) if api.advertised_min_version <= version <= api.max_version else OTHER
+        try:
+            return self._requests[api.name, label]
+        except KeyError:
+            phases = self._phases.setdefault(api.name, Phases())
+            counts = self._requests[api.name, label] = RequestCounts(api, version, phases)
+            return counts
 
     # --- Records ----------------------------------------------------------------------------------------
 
@@ -197,25 +238,28 @@ class Recorder(Counters):
         return samples
 
     def _add_requests(self, samples: Samples) -> None:
-        apis = self._apis.items()
-        samples["korvet_requests_total"] = {
-            (api, str(version)): count for api, counts in apis for version, count in counts.versions.items()
-        }
+        samples["korvet_requests_total"] = {key: counts.requests for key, counts in self._requests.items()}
         samples["korvet_response_errors_total"] = {
-            (api, name_of(code)): count for api, counts in apis for code, count in counts.errors.items()
+            (api, name_of(code)): count for (api, code), count in self._codes.items()
         }
-        samples["korvet_request_bytes_total"] = {(api,): counts.request_bytes for api, counts in apis}
-        samples["korvet_response_bytes_total"] = {(api,): counts.response_bytes for api, counts in apis}
-        phases: dict[Labels, Value] = {}
-        for api, counts in apis:
-            total = sum(counts.handled[:-1])
-            phases[api, "received"] = _with_zeros(counts.received, total)
-            phases[api, "queued"] = _with_zeros(counts.queued, total)
-            phases[api, "handled"] = [*counts.handled]
-            if any(counts.stored):
-                phases[api, "stored"] = [*counts.stored]
-            phases[api, "sent"] = [*counts.sent]
-        samples["korvet_request_phase_seconds"] = phases
+        received: Counter[Labels] = Counter()
+        sent: Counter[Labels] = Counter()
+        for (api, _), counts in self._requests.items():
+            received[api,] += counts.request_bytes
+            sent[api,] += counts.response_bytes
+        samples["korvet_request_bytes_total"] = dict(received)
+        samples["korvet_response_bytes_total"] = dict(sent)
+        times: dict[Labels, Value] = {}
+        for api, phases in self._phases.items():
+            phases.flush()
+            total = sum(phases.handled[:-1])
+            times[api, "received"] = _with_zeros(phases.received, total)
+            times[api, "queued"] = _with_zeros(phases.queued, total)
+            times[api, "handled"] = [*phases.handled]
+            if any(phases.stored):
+                times[api, "stored"] = [*phases.stored]
+            times[api, "sent"] = [*phases.sent]
+        samples["korvet_request_phase_seconds"] = times
 
 
 def _with_zeros(histogram: list[float], total: float) -> list[float]:

@@ -1,4 +1,4 @@
-"""Text from clients: check its length, and quote it for log lines."""
+"""Text from clients: check its length, and quote it for log lines. And sizes, as people read them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ SOFTWARE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
 LONGEST = 100
 # The longest text with an int16 length, as in versions that are not flexible, so that all versions can return it.
 LONGEST_ID_BYTES = 2**15 - 1
+SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def quoted(text: str) -> str:
@@ -20,6 +21,17 @@ def quoted_list(texts: list[str], most: int = 5) -> str:
     """Return the first texts quoted, and the number of the others."""
     listed = ", ".join(map(quoted, texts[:most]))
     return listed if len(texts) <= most else f"{listed} and {len(texts) - most} more"
+
+
+def size_text(count: float) -> str:
+    """Return a number of bytes with a unit and up to three digits: 999 B, 1.5 kB, 128 MB."""
+    size = float(count)
+    for unit in SIZE_UNITS:
+        if abs(size) < 999.5 or unit == SIZE_UNITS[-1]:
+            break
+        size /= 1000
+    number = f"{size:,.0f}" if abs(size) >= 99.95 else f"{size:.1f}".removesuffix(".0")
+    return f"{number} {unit}"
 
 
 def is_longer(text: str, limit: int) -> bool:

@@ -49,6 +49,8 @@ ALL_PRODUCES_AT_ONCE = 600
 LARGE_REQUEST_BYTES: Final = 64 * 1024
 # Time slice of a connection whose requests are already in memory, after which other connections run.
 SLICE_S: Final = 0.0005
+# If a connection sends many small requests to one API, only one in this time has its phases timed for metrics.
+TIMED_EVERY_S: Final = 0.005
 # Limit of the time for a TLS handshake.
 HANDSHAKE_S: Final = 30.0
 
@@ -80,6 +82,7 @@ class Exchange:
     received_s: float = 0.0  # the times of its phases, if the broker counts them
     queued_s: float = 0.0
     handled_at: float = 0.0
+    answered_at: float = 0.0
     response: object | None = None
     pending: PendingResponse | None = None
 
@@ -114,6 +117,8 @@ class ServedConnection:
     _throttled: trio.CancelScope | None = None  # of the first task, while it waits for that
     _unanswered_bytes: int = 0  # total size of the requests in flight
     _slice_end: float = 0.0
+    _timed: Api | None = None  # the API of the last request whose phases were timed
+    _timed_again_at: float = 0.0  # when another request of it is timed
 
     def __attrs_post_init__(self) -> None:
         limit = self.shared.broker.config.socket_request_max_bytes
@@ -251,7 +256,9 @@ class ServedConnection:
             await self._until_nothing_is_pending()
             self.receiver.queued_s += monotonic() - exchange.began
         broker = self.shared.broker
-        exchange.queued_s, self.receiver.queued_s = self.receiver.queued_s, 0.0
+        if self.receiver.queued_s:
+            exchange.queued_s, self.receiver.queued_s = self.receiver.queued_s, 0.0
+            exchange.context.is_timed = True
         exchange.response = request.refusal
         if exchange.response is None:
             try:
@@ -260,7 +267,7 @@ class ServedConnection:
                 await self._send_first_half(request, cut.response)
                 raise
         if broker.counters.is_counting:
-            exchange.handled_at = monotonic()
+            exchange.handled_at = exchange.answered_at = monotonic()
         if exchange.is_produce and isinstance(exchange.response, PendingResponse):
             exchange.pending = exchange.response
             if self._pending or self._has_more(request):
@@ -268,6 +275,7 @@ class ServedConnection:
                 return
         if self._pending:
             await self._until_nothing_is_pending()
+            exchange.answered_at = monotonic()
         await self._answer(exchange)
         self._current = None
         if self.session is not None:
@@ -314,9 +322,18 @@ class ServedConnection:
         if self.receiver.arriving_since:
             exchange.received_s = began - self.receiver.arriving_since
             self.receiver.arriving_since = 0.0
+            context.is_timed = True
         self._unanswered_bytes += request.frame_size
         self.shared.produces += is_produce
-        self.shared.broker.counters.received(request.api.name, request.frame_size)
+        counters = self.shared.broker.counters
+        counters.received(request.api.name)
+        if counters.is_counting and (
+            began >= self._timed_again_at
+            or request.api is not self._timed
+            or request.frame_size >= LARGE_REQUEST_BYTES
+        ):
+            self._timed, self._timed_again_at = request.api, began + TIMED_EVERY_S
+            context.is_timed = True
         return exchange
 
     def _has_more(self, request: Request) -> bool:
@@ -371,29 +388,26 @@ class ServedConnection:
 
     async def _answer(self, exchange: Exchange) -> None:
         """Send the response, after waiting for it if it is pending."""
+        counters = self.shared.broker.counters
         if exchange.pending is not None:
             exchange.response = await exchange.pending.wait()
-        counters = self.shared.broker.counters
-        answered_at = monotonic() if counters.is_counting else 0.0
+            if counters.is_counting:
+                exchange.answered_at = monotonic()
         if self.shared.broker.quotas.is_enforced and self.incoming.accepted is None:
             self._throttle(exchange)
         request = exchange.request
         buffers = self.incoming.send(request, exchange.response)
-        if counters.is_counting:
-            counters.answered(request.api.name, request.version, exchange.response)
-        exchange.response = None  # it would keep the buffers that are sent already
-        size = await self._send(buffers)
-        if counters.is_counting:
-            stored_s = exchange.context.stored_s
-            counters.sent(
-                request.api.name,
-                size,
-                exchange.received_s,
-                exchange.queued_s,
-                exchange.handled_at - exchange.began - exchange.queued_s - stored_s,
-                stored_s + (answered_at - exchange.handled_at if exchange.pending is not None else 0.0),
-                max(self.progress.active - answered_at, 0.0),
-            )
+        if counters.is_counting and exchange.response is not exchange.context.success:
+            counters.failed(request.api.name, exchange.response)
+        exchange.response = exchange.context.success = (
+            None  # they would keep the buffers that are sent already
+        )
+        size = 0
+        try:
+            size = await self._send(buffers)
+        finally:
+            if counters.is_counting:
+                counters.answered(exchange, size, self.progress.active)
         self.progress.answered += 1
         self._release(exchange, size)
         has_waited = exchange.pending is not None or exchange.context.has_parked

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import count
@@ -74,22 +75,32 @@ StoredValue = tuple[bytes | None, bytes | None]  # value, key
 
 @define
 class ClientConnection:
-    """A client's connection, which sends one request at a time."""
+    """A client's connection."""
 
     sock: socket.socket
     _frames: FrameReader = field(factory=lambda: FrameReader(MAX_BYTES))
     _numbers: count[int] = field(factory=count)
+    _sent: deque[tuple[int, type[Any], int]] = field(factory=deque)  # the requests without a response
 
     def ask(self, request: Any, version: int) -> Any:
         """Send a request and return its response."""
+        self.send(request, version)
+        return self.receive()
+
+    def send(self, request: Any, version: int) -> None:
+        """Send a request, whose response `receive` returns."""
         number = next(self._numbers)
+        self._sent.append((number, api_of(type(request)).response, version))
         self.sock.sendall(b"".join(encode_request(request, version, number, "machine")))
-        response = api_of(request).response
-        answered, message = decode_response(response, version, self._receive())
+
+    def receive(self) -> Any:
+        """Return the response to the earliest request that has none."""
+        number, response, version = self._sent.popleft()
+        answered, message = decode_response(response, version, self._next_frame())
         assert number == answered
         return message
 
-    def _receive(self) -> Any:
+    def _next_frame(self) -> Any:
         while (frame := self._frames.next_frame()) is None:
             data = self.sock.recv(65536)
             assert data, "the broker has closed the connection"
@@ -120,7 +131,7 @@ class ProtocolMachine(RuleBasedStateMachine):
 
     def ask(self, request: Any, place: int, *, below: int | None = None) -> Any:
         """Send a request in some version that korvet serves, below `below`, and return its response."""
-        api = api_of(request)
+        api = api_of(type(request))
         end = api.max_version + 1 if below is None else below
         return self.connection.ask(request, api.min_version + place % (end - api.min_version))
 
@@ -235,9 +246,9 @@ class ProtocolMachine(RuleBasedStateMachine):
         return ErrorCode.NONE if (topic, partition) in self.logs else MISSING
 
 
-def api_of(request: object) -> Api:
-    """Return the API of a request."""
-    key = schema_of(type(request)).key
+def api_of(request: type[Any]) -> Api:
+    """Return the API of a class of requests."""
+    key = schema_of(request).key
     assert key is not None, "it is not a request"
     return APIS[key]
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for the Kafka protocol: records, record batches, and requests of every API and version.
+"""Hypothesis strategies for the Kafka protocol: records, batches, requests of every API and version, and conversations.
 
 Requests are valid on the wire, and mean nothing: their topics rarely exist, and their numbers are arbitrary. Use them
 to test code that reads or writes the protocol.
@@ -18,6 +18,7 @@ from korvet.protocol.compression import Codec
 from korvet.protocol.record_batch import RecordBatch
 from korvet.protocol.requests import encode_request
 from korvet.protocol.schema import Field, schema_of
+from korvet.testing.group_conversation import GroupAction, GroupStep
 from korvet.testing.records import Record, batch
 
 M = TypeVar("M")
@@ -27,6 +28,8 @@ BYTES: Final = st.binary(max_size=20)
 HEADERS: Final = st.lists(st.tuples(TEXT, st.none() | BYTES), max_size=2).map(tuple)
 TIMESTAMPS: Final = st.integers(0, 2**42)
 MAX_ELEMENTS: Final = 2
+# More joins and syncs than others: a group does nothing without them.
+GROUP_ACTIONS: Final = (GroupAction.JOIN, GroupAction.SYNC, *GroupAction)
 
 
 @frozen
@@ -60,6 +63,19 @@ def batches(*, max_records: int = 5) -> SearchStrategy[RecordBatch]:
     codecs = st.sampled_from(Codec)
     several = st.lists(records(), min_size=1, max_size=max_records)
     return st.builds(lambda found, codec: batch(found, codec=codec), several, codecs)
+
+
+def group_conversations(*, members: int = 3, max_steps: int = 30) -> SearchStrategy[list[GroupStep]]:
+    """Generate what the members of a group do, for `korvet.testing.group_conversation.GroupConversation`."""
+    step = st.builds(
+        GroupStep,
+        st.integers(0, members - 1),
+        st.sampled_from(GROUP_ACTIONS),
+        st.sampled_from([False, False, False, True]),
+        st.integers(0, 100),
+        st.integers(0, 2**16),
+    )
+    return st.lists(step, max_size=max_steps)
 
 
 def requests(*apis: str) -> SearchStrategy[GeneratedRequest]:

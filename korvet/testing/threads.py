@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from threading import Thread
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import trio
 from attrs import define, field
@@ -62,7 +62,7 @@ async def fulfil(future: Future[T], function: Callable[[], Awaitable[T]]) -> Non
         future.set_exception(error)
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class RunningBroker:
     """A broker in another thread. All methods block, and may be called from any thread."""
 
@@ -70,6 +70,13 @@ class RunningBroker:
     _broker: ServedBroker
     _portal: Portal
     _clients: ExitStack = field(factory=ExitStack)
+
+    def __repr__(self) -> str:
+        return f"<RunningBroker {self.bootstrap_servers}>"
+
+    def _repr_pretty_(self, printer: Any, _is_cycle: object) -> None:
+        # Hypothesis prints the arguments of each test, and otherwise all parts of the broker: 362 kB.
+        printer.text(repr(self))
 
     def new_name(self, prefix: str = "topic") -> str:
         """Return a name for a topic or a group that no other call has returned."""

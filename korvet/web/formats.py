@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+from korvet.protocol.text import size_text
+
 DASH = "–"
 
 
@@ -15,14 +16,7 @@ def count(number: int | None) -> str:
 
 def data_size(number: int | None) -> str:
     """Return a number of bytes with a unit, or a dash if it is unknown."""
-    if number is None or number < 0:
-        return DASH
-    size = float(number)
-    for unit in UNITS:
-        if size < 999.5 or unit == UNITS[-1]:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 99.5 else f"{size:.1f} {unit}"
-        size /= 1000
-    return DASH
+    return DASH if number is None or number < 0 else size_text(number)
 
 
 def time_text(timestamp_ms: int) -> str:

@@ -665,6 +665,33 @@ def test_group_excludes_other_starts_and_ends(korvet: Korvet, options: list[str]
     assert "--group excludes " in done.err
 
 
+def test_static_member_stays_in_the_group(korvet: Korvet, topic: str, numbers: str) -> None:
+    korvet("produce", topic, numbers)
+    command = ["consume", topic, "--group", topic, "--group-instance-id", "one"]
+
+    assert Outcome(0, "0\n1\n") == korvet(*command, "--max", "2")
+    assert Outcome(0, "".join(f"{number}\n" for number in range(2, 10))) == korvet(*command)
+    (row,) = json.loads(korvet("groups", "describe", topic, "--json").out)
+    assert 0 == row["lag"]
+    assert row["member-id"].startswith("one-")
+
+
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        (["--group-instance-id", "one"], "needs --group"),
+        (["--group", "g", "--group-instance-id", ""], "is empty"),
+    ],
+)
+def test_group_instance_id_that_cannot_be_used_is_refused(
+    korvet: Korvet, options: list[str], expected: str
+) -> None:
+    done = korvet("consume", "t", *options)
+
+    assert 2 == done.status
+    assert expected in done.err
+
+
 @pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signal_commits_and_leaves_the_group(
     broker: KorvetProcess, korvet: Korvet, topic: str, numbers: str, number: int, status: int

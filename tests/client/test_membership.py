@@ -17,6 +17,7 @@ from korvet.client.membership import (
     subscribed_topics,
     subscription,
 )
+from korvet.protocol.errors import FencedInstanceId
 from korvet.testing import ServedBroker, serving
 
 LIMIT_S = 30.0
@@ -111,6 +112,58 @@ async def test_offsets_of_deleted_records_move_to_the_start_of_the_log(
     await produce(client, 1)
     async with group_consumer(client, "g", ["t"], follows=False) as member:
         assert [b"0"] == await poll_all(member)
+
+
+async def test_static_member_is_back_without_a_rebalance(client: Client, broker: ServedBroker) -> None:
+    async with (
+        open_client(broker.bootstrap_servers) as other_client,
+        group_consumer(other_client, "g", ["t"]) as other,
+    ):
+        async with group_consumer(client, "g", ["t"], instance_id="one") as first:
+            await share(first, other)
+            before = (first.assignment, first.generation_id, other.rebalances)
+        async with group_consumer(client, "g", ["t"], instance_id="one") as again:
+            with trio.fail_after(LIMIT_S):
+                await again.poll()
+            after = (again.assignment, again.generation_id, other.rebalances)
+
+    assert before == after
+    assert first.member_id != again.member_id
+
+
+async def share(one: GroupConsumer, other: GroupConsumer) -> None:
+    """Poll until each member has one of the two partitions."""
+
+    def is_shared() -> bool:
+        return 1 == len(one.assignment) == len(other.assignment)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep_polling, one, is_shared)
+        nursery.start_soon(keep_polling, other, is_shared)
+
+
+async def test_static_member_is_fenced_by_another_one_with_its_id(
+    client: Client, broker: ServedBroker
+) -> None:
+    await produce(client, 1)
+    async with (
+        open_client(broker.bootstrap_servers) as other_client,
+        group_consumer(client, "g", ["t"], instance_id="one") as first,
+    ):
+        assert [b"0"] == [record.value for record in await first.poll()]
+        async with group_consumer(other_client, "g", ["t"], instance_id="one") as second:
+            await second.poll()
+            await first.processed()
+            with pytest.raises(FencedInstanceId):
+                await first.commit()
+            await second.processed()
+            await second.commit()
+
+
+def test_static_members_are_assigned_first_by_their_instance_ids() -> None:
+    assigned = assign_ranges(dict.fromkeys("abc", ("t",)), {"t": 3}, {"b": "two", "c": "one"})
+
+    assert {"c": 0, "b": 1, "a": 2} == {member_id: tps[0].partition for member_id, tps in assigned.items()}
 
 
 def test_ranges_give_the_first_members_one_partition_more() -> None:

@@ -10,9 +10,12 @@ import pytest
 import redis
 import trio
 
+from korvet.cluster.registration import Registration, written
 from korvet.config import Config
+from korvet.doctor import leftovers
 from korvet.doctor.findings import Finding, Verdict
 from korvet.doctor.redis import REQUIRED, redis_findings, replicas
+from korvet.testing import running_broker
 from tests.servers import VALKEY, RedisServer, free_port, start_server
 
 pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("doctor")]
@@ -162,3 +165,104 @@ def test_wrong_password_is_an_error_without_the_password(server: RedisServer) ->
     assert Verdict.ERROR == finding.verdict
     assert "invalid username-password pair" in finding.reason
     assert "c4n4ry" not in finding.reason
+
+
+# --- Leftovers -----------------------------------------------------------------------------------------------
+
+
+def reasons(server: RedisServer, check: str) -> list[tuple[Verdict, str]]:
+    async def main() -> list[tuple[Verdict, str]]:
+        findings = [finding async for finding in redis_findings(Config(storage=server.tcp_url))]
+        return [(each.verdict, each.reason) for each in findings if each.check == check]
+
+    return trio.run(main)
+
+
+def fill(server: RedisServer) -> None:
+    """Produce to two topics, one of them compacted, and end the broker."""
+    with running_broker(server.tcp_url) as broker:
+        broker.create_topic("orders")
+        broker.create_topic("prices", settings={"cleanup.policy": "compact"})
+        broker.produce("orders", "a", "b")
+
+
+def test_healthy_keyspace_has_no_leftovers(server: RedisServer, client: redis.Redis) -> None:
+    fill(server)
+
+    assert [(Verdict.OK, "there are none")] == reasons(server, "leftovers")
+    assert [(Verdict.OK, "registered, and accepting connections: 0")] == reasons(server, "brokers")
+
+
+def test_keys_of_partitions_that_do_not_exist_are_a_warning(server: RedisServer, client: redis.Redis) -> None:
+    fill(server)
+    client.xadd("korvet:gone:0", {"value": "x"})
+    client.hset("{korvet:orders:7}:$state", "length", 1)
+    client.set("{korvet:gone:0}:$compacted.index", "")
+    client.set("other:korvet:orders:9", "")  # of another program
+
+    ((verdict, reason),) = reasons(server, "leftovers")
+
+    assert Verdict.WARNING == verdict
+    assert reason.startswith("keys of partitions that are not in the catalogue: 3 (")
+    assert "'korvet:gone:0'" in reason
+
+
+def test_partition_whose_stream_was_removed_is_a_warning(server: RedisServer, client: redis.Redis) -> None:
+    fill(server)
+    client.delete("korvet:orders:0")
+
+    expected = "partitions with records whose stream does not exist: 1 ('korvet:orders:0')"
+    assert [(Verdict.WARNING, expected)] == reasons(server, "leftovers")
+
+
+def test_remains_of_a_compaction_are_a_warning_if_the_topic_is_not_compacted(
+    server: RedisServer, client: redis.Redis
+) -> None:
+    fill(server)
+    client.set("{korvet:prices:0}:$compacted", "")
+    assert [(Verdict.OK, "there are none")] == reasons(server, "leftovers")
+    client.set("{korvet:orders:0}:$compacted.old", "")
+
+    ((verdict, reason),) = reasons(server, "leftovers")
+
+    assert Verdict.WARNING == verdict
+    assert reason.startswith("keys of compactions of topics that are not compacted any more: 1 (")
+
+
+def test_search_that_was_cut_short_says_so(
+    server: RedisServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(server)
+    client.mset({f"other:{number}": "" for number in range(5000)})
+    monkeypatch.setattr(leftovers, "KEYS_LIMIT", 2000)
+
+    expected = "there are none; only about 2,000 keys were looked at"
+    assert [(Verdict.OK, expected)] == reasons(server, "leftovers")
+
+
+def test_broker_that_is_registered_and_does_not_answer_is_a_warning(
+    server: RedisServer, client: redis.Redis
+) -> None:
+    addresses = {"PLAINTEXT": ("127.0.0.1", free_port())}
+    client.sadd("korvet:$documents:broker", 7)
+    client.hset("korvet:$document:broker:7", "value", written(Registration(7, "x", addresses)))
+
+    ((verdict, reason),) = reasons(server, "brokers")
+
+    assert Verdict.WARNING == verdict
+    assert reason.startswith("broker 7 at PLAINTEXT://127.0.0.1:")
+
+    client.hset("korvet:$document:broker:7", "value", "{}")
+    assert [Verdict.ERROR] == [verdict for verdict, _ in reasons(server, "brokers")]
+
+
+def test_broker_that_runs_is_found(server: RedisServer, client: redis.Redis) -> None:
+    with running_broker(server.tcp_url):
+        assert [(Verdict.OK, "registered, and accepting connections: 1")] == reasons(server, "brokers")
+
+
+def test_user_without_the_right_to_scan_has_no_warning(server: RedisServer, client: redis.Redis) -> None:
+    finding = found(url_of(server, client, documented_rights()))["leftovers"]
+
+    assert Verdict.OK == finding.verdict
+    assert finding.reason.startswith("not looked for: Redis refuses SCAN")

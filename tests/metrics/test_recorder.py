@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import struct
+from bisect import bisect_left
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,7 +19,7 @@ from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTo
 from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import build_batch
-from tests.talk import Client, connect, serving
+from tests.talk import Client, connect, reset, serving
 
 
 def produce_to(topic: str, *, records: int = 2, partition: int = 0) -> ProduceRequest:
@@ -135,6 +137,71 @@ async def test_request_that_arrives_in_parts_takes_time_to_be_received() -> None
 
     assert received[-1] >= 0.02
     assert 1 == sum(received[:-1])
+
+
+async def test_quick_requests_are_counted_with_the_times_of_a_sample() -> None:
+    async with counted() as (recorder, client):
+        await create(client, "orders")
+        frames = [client.frame_of(produce_to("orders"), 9) for _ in range(200)]
+        await client.send(b"".join(frames))
+        for _ in frames:
+            await client.answer(ProduceRequest, 9)
+        first = recorder.samples()
+        await client.ask(produce_to("orders"), 9)
+        second = recorder.samples()
+
+    for samples, count in ((first, 200), (second, 201)):
+        phases = samples["korvet_request_phase_seconds"]
+        assert count == samples["korvet_requests_total"]["Produce", "9"]
+        assert count == samples["korvet_topic_received_batches_total"][("orders",)]
+        for phase in ("received", "queued", "handled", "stored", "sent"):
+            assert count == sum(phases["Produce", phase][:-1])
+            assert 0 <= phases["Produce", phase][-1] < 30
+
+
+async def test_every_slow_request_is_observed_even_if_the_one_before_was_just_timed() -> None:
+    async with counted() as (recorder, client):
+        await create(client, "orders")
+        quick, slow = fetch_from("orders"), fetch_from("orders")
+        slow.max_wait_ms, slow.min_bytes = 30, 1
+        await client.send(client.frame_of(quick, 4) + client.frame_of(slow, 4))
+        for _ in range(2):
+            await client.answer(FetchRequest, 4)
+        handled = recorder.samples()["korvet_request_phase_seconds"]["Fetch", "handled"]
+
+    assert 1 == sum(handled[bisect_left(SECONDS, 0.025) : -1])
+    assert 2 == sum(handled[:-1])
+    assert handled[-1] >= 0.025
+
+
+async def test_request_whose_client_leaves_before_its_response_is_counted() -> None:
+    recorder = Watched()
+    async with serving(counters=recorder) as server, connect(server) as client, connect(server) as leaving:
+        await create(client, "orders")
+        data = PartitionProduceData(index=0, records=(build_batch([(0, 0, None, bytes(900_000), ())]),))
+        topics = [TopicProduceData(name="orders", partition_data=[data])]
+        for _ in range(30):
+            await client.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics), 9)
+        fetch = fetch_from("orders")
+        fetch.max_bytes = fetch.topics[0].partitions[0].partition_max_bytes = 40_000_000
+        await leaving.send(leaving.frame_of(fetch, 4))
+        await leaving.stream.receive_some(1)  # the response is larger than the socket's buffers
+        reset(leaving)
+        await recorder.was_closed.wait()
+        samples = recorder.samples()
+
+    assert 1 == samples["korvet_requests_total"]["Fetch", "4"]
+    assert 0 == samples["korvet_response_bytes_total"][("Fetch",)]
+
+
+async def test_versions_that_do_not_exist_are_counted_together() -> None:
+    async with counted() as (recorder, client):
+        for version in (99, 100, 99):
+            await client.send(struct.pack(">ihhihb", 11, 18, version, 1, -1, 0))
+            await client.receive()
+        requests = recorder.samples()["korvet_requests_total"]
+
+    assert {("ApiVersions", OTHER): 3} == requests
 
 
 async def test_connections_are_counted_by_listener_and_client_software() -> None:

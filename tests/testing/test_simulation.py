@@ -7,18 +7,21 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
 import trio
+import trio.testing
 from attrs import define, evolve
+from trio.abc import Clock
 from trio.testing import MockClock
 
 from korvet.groups.coordinator import GroupCoordinator, HeldGroup, _notify, _now_ms
 from korvet.maintenance.leases import Lease, Leases
 from korvet.storage.interface import Storage
 from korvet.testing.simulation import Setup, SimulationFailed, seeds, simulate
-from korvet.testing.simulation.determinism import Scheduler, deterministic, start_owned
+from korvet.testing.simulation.determinism import Alarm, Scheduler, VirtualClock, deterministic, start_owned
 from korvet.testing.simulation.store import StoreLink
 
 # Seeds in which the errors below have to be found, at most.
@@ -129,9 +132,13 @@ def test_seed_repeats_a_run_in_another_process_with_other_hashes() -> None:
     assert here.digest != simulate(2, Setup(hours=2)).digest
 
 
-def test_paused_tasks_run_when_their_owner_is_resumed() -> None:
+CLOCKS: list[Callable[[], Clock]] = [VirtualClock, partial(MockClock, autojump_threshold=0)]
+
+
+@pytest.mark.parametrize("make_clock", CLOCKS)
+def test_paused_tasks_run_when_their_owner_is_resumed(make_clock: Callable[[], Clock]) -> None:
     """The clock goes on meanwhile, and other tasks run."""
-    clock = MockClock(autojump_threshold=0)
+    clock = make_clock()
     seen: list[tuple[float, str]] = []
 
     async def tick(name: str) -> None:
@@ -160,3 +167,63 @@ def test_seed_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert [0, 1, 2] == seeds(3)
     monkeypatch.setenv("SEED", "17")
     assert [17] == seeds(3)
+
+
+async def sleeps(seen: list[str]) -> None:
+    """Sleep in all ways, and note the order in which the sleeps end."""
+
+    async def note(name: str, sleep: Callable[[], Awaitable[None]]) -> None:
+        await sleep()
+        seen.append(f"{name} at {trio.current_time():.2f}")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(note, "three", partial(trio.sleep, 3))
+        nursery.start_soon(note, "two", partial(trio.sleep_until, 2))
+        nursery.start_soon(note, "now", partial(trio.sleep, 0))
+        nursery.start_soon(note, "past", partial(trio.sleep_until, -1))
+        with trio.move_on_after(1) as scope:
+            await note("cancelled", partial(trio.sleep, 2.5))
+        seen.append(f"cancelled: {scope.cancelled_caught} at {trio.current_time():.2f}")
+        await trio.testing.wait_all_tasks_blocked(0.001)
+        seen.append(f"idle at {trio.current_time():.2f}")
+    for wrong in (-1, math.nan):
+        with pytest.raises(ValueError, match="seconds|NaN"):
+            await trio.sleep(wrong)
+
+
+def test_virtual_clock_sleeps_as_mock_clock_does() -> None:
+    seen: dict[str, list[str]] = {}
+    for make_clock in CLOCKS:
+        clock = make_clock()
+        with deterministic(0, clock):
+            trio.run(sleeps, seen.setdefault(type(clock).__name__, []), clock=clock)
+
+    first, then = seen["VirtualClock"][:2], seen["VirtualClock"][2:]
+    assert {"past at 0.00", "now at 0.00"} == set(first)
+    assert ["cancelled: True at 1.00", "idle at 1.00", "two at 2.00", "three at 3.00"] == then
+    assert seen["MockClock"] == seen["VirtualClock"]
+
+
+def test_alarm_rings_at_the_time_that_was_set_last() -> None:
+    clock = VirtualClock()
+    alarm = Alarm(clock)
+    rang: list[float] = []
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for first, then in ((10.0, 20.0), (30.0, 15.0), (math.inf, 1.0)):
+                began = clock.current_time()
+
+                async def wait(at: float = began + first) -> None:
+                    await alarm.wait_until(at)
+                    rang.append(clock.current_time())
+
+                nursery.start_soon(wait)
+                await trio.sleep(1)
+                alarm.set(began + then)
+                await trio.sleep(50)
+        alarm.set(0)  # no task waits
+
+    trio.run(main, clock=clock)
+
+    assert [20, 66, 103] == rang

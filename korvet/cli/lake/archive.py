@@ -20,8 +20,9 @@ from korvet.cli.lake.options import (
 from korvet.cli.lake.running import ended_by_signals
 from korvet.cli.options import bootstrap_servers, check_addresses, security, timeout_s
 from korvet.cli.output import print_json
-from korvet.cli.progress import ProgressLine, duration_text, size_text
+from korvet.cli.progress import ProgressLine, duration_text
 from korvet.cli.times import interval_s
+from korvet.protocol.text import size_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

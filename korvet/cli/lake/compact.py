@@ -97,7 +97,7 @@ def compact(result: Compacted, location: Location, topic: str, target_bytes: int
 
 
 def summary(result: Compacted, *, dry_run: bool) -> str:
-    from korvet.cli.progress import size_text
+    from korvet.protocol.text import size_text
 
     if not result.files_before:
         return "nothing was joined" if result.errors else "nothing to join"

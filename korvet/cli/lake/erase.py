@@ -210,7 +210,7 @@ def search_logs(report: Report, servers: str, keys: pa.Array) -> None:
 
 def lines(report: Report, *, dry_run: bool) -> Iterator[str]:
     """Yield the lines of the report: erased records, copies that are left, and how to remove them."""
-    from korvet.cli.progress import size_text
+    from korvet.protocol.text import size_text
 
     verb = "would be erased" if dry_run else "erased"
     each = ", ".join(f"partition {number}: {count:,}" for number, count in sorted(report.records.items()))

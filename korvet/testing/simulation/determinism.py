@@ -21,16 +21,106 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar, copy_context
+from heapq import heappop, heappush
+from itertools import count
+from math import inf, nan
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import trio
 from attrs import define, field
-from trio.testing import MockClock
 
 #: The name under which a task and its children are paused.
 OWNER: ContextVar[str] = ContextVar("owner", default="")
+
+
+class VirtualClock(trio.abc.Clock):
+    """A clock that jumps to the next deadline when no task is ready, as MockClock does with `autojump_threshold=0`.
+
+    It jumps in the iteration of Trio's loop in which it finds that no task is ready, where MockClock needs a second
+    one, and it wakes sleeping tasks itself, without a cancel scope for each. This halves the time of a simulation.
+    """
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._alarms: list[tuple[float, int, Alarm]] = []  # a heap
+        self._numbers = count()
+
+    def start_clock(self) -> None:
+        pass
+
+    def current_time(self) -> float:
+        return self._now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Jump to `deadline` or to the first alarm. Trio calls this only if no task is ready."""
+        if trio._core._run.GLOBAL_RUN_CONTEXT.runner.waiting_for_idle:  # noqa: SLF001  wait_all_tasks_blocked is first
+            return inf
+        alarms = self._alarms
+        while alarms and alarms[0][2].at != alarms[0][0]:
+            heappop(alarms)
+        due = min(deadline, alarms[0][0]) if alarms else deadline
+        if due == inf:
+            return inf
+        self._now = now = max(due, self._now)
+        while alarms and alarms[0][0] <= now:
+            at, _, alarm = heappop(alarms)
+            if alarm.at == at:
+                alarm.ring()
+        return 0
+
+    def add(self, alarm: Alarm) -> None:
+        """Let an alarm ring at its time, unless that changes."""
+        heappush(self._alarms, (alarm.at, next(self._numbers), alarm))
+
+    async def sleep_until(self, deadline: float) -> None:
+        """Do what `trio.sleep_until` does."""
+        if deadline <= self._now:
+            await trio.lowlevel.checkpoint()
+        else:
+            await Alarm(self).wait_until(deadline)
+
+    async def sleep(self, seconds: float) -> None:
+        """Do what `trio.sleep` does."""
+        if not seconds >= 0:
+            raise ValueError("seconds must not be negative")
+        await self.sleep_until(self._now + seconds)
+
+
+@define(eq=False)
+class Alarm:
+    """Wakes one task at a time that may change while the task waits."""
+
+    clock: VirtualClock
+    at: float = nan  # when it rings; nan if no task waits, or it is about to run
+    _task: trio.lowlevel.Task | None = None
+
+    async def wait_until(self, at: float) -> None:
+        """Wait until then, or until the time that was set meanwhile."""
+        self._task = trio.lowlevel.current_task()
+        self.set(at)
+        await trio.lowlevel.wait_task_rescheduled(self._abort)
+
+    def set(self, at: float) -> None:
+        """Change when the alarm rings. Does nothing if no task waits."""
+        if self._task is None:
+            return
+        self.at = at
+        if at <= self.clock.current_time():
+            self.ring()
+        elif at != inf:
+            self.clock.add(self)
+
+    def ring(self) -> None:
+        """Wake the task."""
+        assert self._task is not None
+        trio.lowlevel.reschedule(self._task)
+        self._task, self.at = None, nan
+
+    def _abort(self, _: Callable[[], NoReturn]) -> trio.lowlevel.Abort:
+        self._task, self.at = None, nan
+        return trio.lowlevel.Abort.SUCCEEDED
 
 
 @define(eq=False)
@@ -48,7 +138,8 @@ class Scheduler(Random):
             self._held = [task for task in x if task.context.get(OWNER) in self._paused]
             if self._held:
                 x[:] = [task for task in x if task.context.get(OWNER) not in self._paused]
-        self.chance.shuffle(x)
+        if len(x) > 1:
+            self.chance.shuffle(x)
 
     def pause(self, owner: str) -> None:
         """Run no task of this owner until `resume`."""
@@ -78,7 +169,7 @@ def chance_of(seed: int, purpose: str) -> Random:
 
 
 @contextmanager
-def deterministic(seed: int, clock: MockClock) -> Iterator[Scheduler]:
+def deterministic(seed: int, clock: trio.abc.Clock) -> Iterator[Scheduler]:
     """Make the block repeatable, including `trio.run(…, clock=clock)` in it. Yield its scheduler.
 
     korvet's modules read Trio's clock instead of `time.monotonic`, and log nothing below CRITICAL. The garbage
@@ -97,6 +188,9 @@ def deterministic(seed: int, clock: MockClock) -> Iterator[Scheduler]:
             if name.startswith("korvet.") and vars(module).get("monotonic") is real:
                 stack.enter_context(patch.object(module, "monotonic", clock.current_time))
         stack.enter_context(patch("time.monotonic", clock.current_time))
+        if isinstance(clock, VirtualClock):
+            stack.enter_context(patch("trio.sleep", clock.sleep))
+            stack.enter_context(patch("trio.sleep_until", clock.sleep_until))
         stack.enter_context(quiet())
         yield scheduler
 

@@ -17,6 +17,7 @@ from attrs import define, field
 
 from korvet.protocol.buffers import Buffer
 from korvet.server.transport import Transport
+from korvet.testing.simulation.determinism import Alarm, VirtualClock
 
 # Bytes that a direction keeps. Senders wait for room.
 WINDOW = 1 << 18
@@ -35,8 +36,11 @@ class Direction:
     _flying: deque[tuple[float, Buffer]] = field(factory=deque)  # times of arrival; empty bytes are the end
     _size: int = 0
     _last_s: float = 0.0
-    _waiting: trio.CancelScope | None = None  # the receiver's wait, which ends at the next arrival
+    _arrival: Alarm = field(init=False)  # wakes the receiver
     _taken: trio.Event = field(factory=trio.Event)
+
+    def __attrs_post_init__(self) -> None:
+        self._arrival = Alarm(self.network.clock)
 
     @property
     def room(self) -> int:
@@ -50,14 +54,14 @@ class Direction:
         middle = chance.randrange(len(data)) if data and not chance.randrange(SPLIT_ONE_IN) else 0
         for part in (data[:middle], data[middle:]) if middle else (data,):
             delay_s = chance.random() * self.network.delays_s.get(self.broker, DELAY_S)
-            self._last_s = max(self._last_s, trio.current_time() + delay_s)
+            self._last_s = max(self._last_s, self.network.clock.current_time() + delay_s)
             self._flying.append((self._last_s, bytes(part)))
             self._size += len(part)
         self.wake()
 
     def has_arrived(self) -> bool:
         """Return True if bytes or the end can be taken, or the connection is lost."""
-        return self._arrives_at() <= trio.current_time()
+        return self._arrives_at() <= self.network.clock.current_time()
 
     def take(self, limit: int) -> Buffer | None:
         """Return bytes that have arrived, none of them at the end, or None if nothing has arrived. Raises OSError."""
@@ -78,9 +82,7 @@ class Direction:
     async def wait_arrived(self) -> None:
         """Wait until `has_arrived`."""
         while not self.has_arrived():
-            with trio.CancelScope(deadline=self._arrives_at()) as self._waiting:
-                await trio.sleep_forever()
-            self._waiting = None
+            await self._arrival.wait_until(self._arrives_at())
 
     async def wait_room(self) -> None:
         """Wait until there is room, or the connection is lost."""
@@ -95,8 +97,7 @@ class Direction:
 
     def wake(self) -> None:
         """Let the receiver wait for the next arrival, which may have changed."""
-        if self._waiting is not None:
-            self._waiting.deadline = self._arrives_at()
+        self._arrival.set(self._arrives_at())
 
     def _wake_sender(self) -> None:
         self._taken.set()
@@ -197,6 +198,7 @@ class Network:
     """All connections, and the faults of the way between clients and each broker. Brokers are named."""
 
     chance: Random
+    clock: VirtualClock
     #: Accepts a connection to the broker of that name, and returns what to call when the client closes it.
     #: Raises ConnectionRefusedError.
     accept: Callable[[str, MemoryTransport, str], Callable[[], None]]

@@ -8,7 +8,6 @@ from functools import partial
 
 import trio
 from attrs import define, field, frozen
-from trio.testing import MockClock
 
 from korvet.broker.broker import MakeGroups
 from korvet.groups.coordinator import GroupCoordinator
@@ -17,7 +16,7 @@ from korvet.storage.interface import Storage, TopicPartition
 from korvet.testing.records import records_from
 from korvet.testing.simulation.brokers import MakeLeases, MakeLink, Makers, SimulatedBroker, WallClock
 from korvet.testing.simulation.clients import TOPIC, GroupSettings, Member, Producer
-from korvet.testing.simulation.determinism import Scheduler, chance_of, deterministic
+from korvet.testing.simulation.determinism import Scheduler, VirtualClock, chance_of, deterministic
 from korvet.testing.simulation.faults import Faults
 from korvet.testing.simulation.history import History, Violation, named
 from korvet.testing.simulation.network import MemoryTransport, Network
@@ -90,9 +89,9 @@ def simulate(seed: int, setup: Setup | None = None) -> Result:
     The same seed and setup repeat the run exactly, on the same version of Python.
     """
     setup = setup or Setup()
-    clock = MockClock(autojump_threshold=0)
+    clock = VirtualClock()
     with deterministic(seed, clock) as scheduler:
-        run = Simulation(seed, setup, scheduler)
+        run = Simulation(seed, setup, scheduler, clock)
         try:
             return trio.run(run.run, clock=clock)
         except Exception as error:  # noqa: BLE001  raised with the seed
@@ -121,6 +120,7 @@ class Simulation:
     seed: int
     setup: Setup
     scheduler: Scheduler
+    clock: VirtualClock
     history: History = field(factory=History)
     network: Network = field(init=False)
     store: SharedStore = field(init=False)
@@ -133,7 +133,7 @@ class Simulation:
     async def run(self) -> Result:
         """Run it. Raises Violation in an exception group."""
         setup = self.setup
-        self.network = Network(chance_of(self.seed, "network"), self._accept)
+        self.network = Network(chance_of(self.seed, "network"), self.clock, self._accept)
         self.store = SharedStore(clock=self.store_clock)
         await self.store.create_topic(TOPIC, setup.partitions, {})
         makers = Makers(setup.make_link, setup.make_groups, setup.make_leases)
