@@ -4,7 +4,7 @@
 `brokers.py` starts the brokers; `folder.py` has the folder of their data; `processes.py` owns child processes, which
 end with this one even if it is killed; `ports.py` finds free ports.
 
-The package is for development: no process is started again, and there is neither TLS nor a password.
+The cluster is for development: no process is started again, and there are neither TLS nor passwords.
 """
 
 from korvet.devcluster.running import DevCluster, Options, running_cluster

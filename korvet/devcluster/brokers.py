@@ -49,18 +49,18 @@ class Brokers:
                 child, self._command(number, port), self.nursery, {**os.environ, "PYTHONUNBUFFERED": "1"}
             )
             self.brokers.append(Broker(number, child))
-        for broker in self.brokers:
-            await self._wait_ready(broker)
+        for started in self.brokers:
+            await self._wait_ready(started)
 
-    async def _wait_ready(self, broker: Broker) -> None:
-        file = self.folder.ready_file(broker.number)
+    async def _wait_ready(self, started: Broker) -> None:
+        file = self.folder.ready_file(started.number)
 
         async def is_ready() -> bool:
             await trio.lowlevel.checkpoint()
             return file.exists()
 
-        await broker.child.wait_ready(is_ready, START_LIMIT_S)
-        broker.address = broker.child.address = file.read_text(encoding="utf-8").strip()
+        await started.child.wait_ready(is_ready, START_LIMIT_S)
+        started.address = started.child.address = file.read_text(encoding="utf-8").strip()
 
     def _command(self, number: int, port: int) -> list[str]:
         command = [sys.executable, "-m", "korvet", "serve", "--storage", self.storage]

@@ -22,7 +22,7 @@ DEFAULT_NODES = 6
 
 @frozen
 class Options:
-    """The brokers and servers to start."""
+    """The options of the command."""
 
     brokers: int = 3
     nodes: int | None = None  # a multiple of PRIMARIES; None: those of the folder, or DEFAULT_NODES

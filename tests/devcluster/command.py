@@ -15,7 +15,7 @@ from typing import Self
 
 from attrs import define
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 GUARD = "korvet-dev-cluster-guard"
 ROW = re.compile(r"^((?:broker|node) \d+) +(\S+) +(.*?) +(\d+)$", re.MULTILINE)
 
