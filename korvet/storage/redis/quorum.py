@@ -22,7 +22,7 @@ from typing import cast
 import trio
 from attrs import define, field
 
-from korvet.storage.redis.client.address import Sentinels
+from korvet.storage.redis.client.address import RedisAddress, Sentinels
 from korvet.storage.redis.client.connection import RedisConnection
 from korvet.storage.redis.client.replies import Command, Reply, as_map
 from korvet.storage.redis.client.sentinel_panel import SentinelPanel
@@ -144,13 +144,7 @@ class Quorum:
 
     async def _views(self, primary: str) -> Sequence[SentinelView]:
         """Return the views of the Sentinels that answer; none if one of them names another primary."""
-        name = cast(Sentinels, self.panel.address.sentinels).name
-        host, _, port = primary.rpartition(":")
-        # With a run id and epoch 0, the last question returns the Sentinel's last vote, and changes nothing.
-        asked = (b"SENTINEL", b"IS-MASTER-DOWN-BY-ADDR", host.strip("[]"), port, 0, b"korvet")
-        answers = await self.panel.ask(
-            [(b"SENTINEL", b"MASTER", name), (b"SENTINEL", b"REPLICAS", name), asked]
-        )
+        answers = await self.panel.ask(questions(self.panel.address, primary))
         views = [view for answer in answers if (view := view_in(answer)) is not None]
         return views if all(view.primary == primary for view in views) else ()
 
@@ -167,6 +161,15 @@ def connected(info: Reply) -> Replication | None:
     if fields.get(b"role") != b"master":
         return None
     return replication_of(fields)
+
+
+def questions(address: RedisAddress, primary: str) -> Sequence[Command]:
+    """Return the commands for the Sentinels of an address, given the primary's host and port; `view_in` reads them."""
+    name = cast(Sentinels, address.sentinels).name
+    host, _, port = primary.rpartition(":")
+    # With a run id and epoch 0, the last question returns the Sentinel's last vote, and changes nothing.
+    vote = (b"SENTINEL", b"IS-MASTER-DOWN-BY-ADDR", host.strip("[]"), port, 0, b"korvet")
+    return [(b"SENTINEL", b"MASTER", name), (b"SENTINEL", b"REPLICAS", name), vote]
 
 
 def view_in(answer: Sequence[Reply]) -> SentinelView | None:
