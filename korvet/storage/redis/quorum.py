@@ -52,9 +52,8 @@ class Quorum:
     _known: set[str] = field(factory=set)  # addresses of its replicas
     _required: int = 0  # number of replicas without which a round fails; 0 while it is unknown
     _complete_until_s: float = -math.inf
-    _votes: dict[int, float] = field(
-        factory=dict
-    )  # epochs of unfinished failovers, and when each was first seen
+    # Epochs of the failovers for which a Sentinel has voted and that are not completed, and when each was first seen.
+    _votes: dict[int, float] = field(factory=dict)
     _said_at: float = -math.inf
 
     def all_replicas(self, run_id: bytes) -> int | None:
@@ -116,7 +115,7 @@ class Quorum:
     def _is_safe(self, views: Sequence[SentinelView], confirmed: set[str]) -> bool:
         """Return True if no Sentinel may promote a replica without the write."""
         if not self._is_majority(views):
-            self._say("fewer than half of the Sentinels answer for this primary")
+            self._say("not more than half of the Sentinels answer for this primary")
             return False
         lacking = {each.address: each for view in views for each in missing(view.candidates, confirmed)}
         self._required = len(confirmed | lacking.keys())
