@@ -26,6 +26,8 @@ WITHIN_S = 60.0
 DOWN_AFTER_MS = 1500
 # An attempt to promote a replica is given up after this time; INFO shows the promotion once a second.
 FAILOVER_TIMEOUT_MS = 2000
+# A Sentinel that was not scheduled for two seconds does nothing for this time (TILT mode), by default half a minute.
+TILT_MS = 2000
 
 
 def eventually(is_so: Callable[[], bool], what: str) -> None:
@@ -79,6 +81,7 @@ class Sentinel:
         )
         with self.client() as client:
             eventually(lambda: bool(client.ping()), "an answer of the Sentinel")
+            client.execute_command("SENTINEL", "DEBUG", "tilt-period", TILT_MS)
 
     def client(self) -> redis.Redis:
         """Return a new blocking client of this Sentinel."""

@@ -1,4 +1,4 @@
-"""Checks of Redis: version, persistence, memory, replicas, clock, the rights of the ACL user, the keyspace."""
+"""Checks of Redis: version, persistence, memory, replicas, Sentinels, clock, rights of the ACL user, keyspace."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from korvet.storage.redis.client.link import LinkEnded, explain
 from korvet.storage.redis.client.nodes import ClusterNodes, open_nodes
 from korvet.storage.redis.client.replies import Command
 from korvet.storage.redis.client.sentinel import open_link
+from korvet.storage.redis.client.sentinel_panel import SentinelPanel
 from korvet.storage.redis.client.topology import SLOTS
 from korvet.storage.redis.guard import eviction, failing_file, info_fields, is_volatile
 from korvet.storage.redis.keys import FORMAT, Keyspace
 from korvet.storage.redis.opening import NO_DURABILITY, SNAPSHOTS, UNKNOWN_DURABILITY, meet_server
+from korvet.storage.redis.quorum import questions, view_in
 
 # Timestamps of records and, under offset.mapping=timestamp, offsets come from the clock of Redis.
 CLOCK_LIMIT_S = 1.0
@@ -113,6 +115,7 @@ async def examined(connection: RedisConnection, config: Config) -> list[Finding]
         persistence(server.durability, info),
         memory(info, allowed=config.redis_allow_eviction),
         replicas(info, config.min_insync_replicas, fails_over=connection.address.sentinels is not None),
+        *await sentinels(connection),
         await clock(connection),
     ]
 
@@ -173,6 +176,26 @@ def replicas(info: Mapping[bytes, bytes], min_insync: int, *, fails_over: bool =
             "min.insync.replicas=2; then acks=all waits until no failover can lose a record",
         )
     return ok("replicas", found)
+
+
+async def sentinels(connection: RedisConnection) -> list[Finding]:
+    """Judge how many Sentinels answer what the broker asks while a replica is missing; without Sentinels, nothing."""
+    if connection.address.sentinels is None:
+        return []
+    asked = questions(connection.address, connection.primary)
+    async with trio.open_nursery() as nursery:
+        panel = SentinelPanel(connection.address, nursery)
+        views = [view for answer in await panel.ask(asked) if (view := view_in(answer)) is not None]
+        nursery.cancel_scope.cancel()
+    known = max([panel.number, *(view.sentinels for view in views)])
+    found = f"{len(views)} of {known} answer"
+    if len(views) == known:
+        return [ok("sentinels", found)]
+    remedy = (
+        "start them, name all of them in --storage, and let their user send SENTINEL; with half of them or fewer,"
+        " acks=all waits while a replica is missing"
+    )
+    return [warning("sentinels", found, remedy)]
 
 
 async def clock(connection: RedisConnection) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from korvet.doctor import leftovers
 from korvet.doctor.findings import Finding, Verdict
 from korvet.doctor.redis import REQUIRED, redis_findings, replicas
 from korvet.testing import running_broker
+from tests.sentinels import Report, scripted_sentinel, sentinel_url
 from tests.servers import VALKEY, RedisServer, free_port, start_server
 
 pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("doctor")]
@@ -144,6 +146,29 @@ def test_unreplicated_acknowledgements_are_a_warning_if_sentinels_may_promote_a_
     assert Verdict.OK == replicas(info, 2, fails_over=True).verdict
     assert Verdict.OK == replicas(info, 1).verdict
     assert Verdict.OK == replicas({**info, b"connected_slaves": b"0"}, 1, fails_over=True).verdict
+
+
+@pytest.mark.parametrize(
+    "known, verdict, reason",
+    [(2, Verdict.OK, "2 of 2 answer"), (3, Verdict.WARNING, "2 of 3 answer")],
+)
+def test_sentinels_that_do_not_answer_or_are_not_named_are_a_warning(
+    server: RedisServer, known: int, verdict: Verdict, reason: str
+) -> None:
+    async def main() -> Finding:
+        async with AsyncExitStack() as stack:
+            ports = [
+                await stack.enter_async_context(
+                    scripted_sentinel(lambda: server.port, Report(sentinels=known))
+                )
+                for _ in range(2)
+            ]
+            findings = [each async for each in redis_findings(Config(storage=sentinel_url(*ports)))]
+        return next(each for each in findings if each.check == "sentinels")
+
+    finding = trio.run(main)
+
+    assert (verdict, reason) == (finding.verdict, finding.reason)
 
 
 def test_data_of_a_newer_korvet_is_an_error(server: RedisServer, client: redis.Redis) -> None:

@@ -15,7 +15,7 @@ from korvet.protocol.errors import KafkaStorageError, NotEnoughReplicas, OutOfOr
 from korvet.storage.interface import DocumentConflict, EpochEnd, OffsetAndMetadata, Storage, TopicPartition
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.records import Producer, append, append_batch, batch, numbered, read, records_from
-from tests.sentinels import Report, scripted_sentinel, sentinel_url
+from tests.sentinels import Report, eventually, scripted_sentinel, sentinel_url
 from tests.servers import VALKEY, RedisServer, ServerPair, on
 
 pytestmark = pytest.mark.servers
@@ -94,6 +94,50 @@ async def test_broker_that_saw_lost_records_continues_behind_them(
     assert end == lost.base_offset + 2 <= again.base_offset
     assert [b"0", b"1", b"2", b"5"] == values
     assert 1 == epoch
+
+
+@on(VALKEY)
+@pytest.mark.parametrize("mapping", ["timestamp", "dense"])
+async def test_committed_offset_is_never_beyond_the_end_of_a_promoted_replica(
+    replica_pair: ServerPair, mapping: str
+) -> None:
+    """A replica has a prefix of what the primary executed: with a commit also the records before it."""
+    primary, replica = replica_pair
+    ends: list[int] = []
+    async with open_redis_storage(primary.url) as storage, trio.open_nursery() as nursery:
+        await storage.create_topic("orders", 1, {"offset.mapping": mapping})
+
+        async def commit_each() -> None:
+            while True:
+                appended = await append(storage, TP, numbered(1))
+                ends.append(appended.base_offset + 1)
+                await storage.ack("readers", {TP: OffsetAndMetadata(ends[-1])})
+
+        nursery.start_soon(commit_each)
+        with trio.fail_after(20):
+            await trio.to_thread.run_sync(wait_for_length, replica, 50)
+            await trio.to_thread.run_sync(cut_off, replica)
+            kept = await trio.to_thread.run_sync(length_of, replica)
+            await trio.to_thread.run_sync(wait_for_length, primary, kept + 50)
+        nursery.cancel_scope.cancel()
+    async with open_redis_storage(promote(replica_pair).url) as storage:
+        committed = (await storage.committed("readers"))[TP].offset
+        end = (await storage.latest(TP)).high_watermark
+        next_offset = (await append(storage, TP, numbered(1))).base_offset
+
+    assert len(ends) >= kept + 50
+    assert committed in (ends[kept - 1], ends[kept - 2])
+    assert ends[kept - 1] == end
+    assert committed <= end <= next_offset
+
+
+def length_of(server: RedisServer) -> int:
+    with server.client() as client:
+        return int(client.xlen("korvet:orders:0"))
+
+
+def wait_for_length(server: RedisServer, length: int) -> None:
+    eventually(lambda: length_of(server) >= length, f"{length} entries")
 
 
 @on(VALKEY)

@@ -22,7 +22,7 @@ from typing import cast
 import trio
 from attrs import define, field
 
-from korvet.storage.redis.client.address import Sentinels
+from korvet.storage.redis.client.address import RedisAddress, Sentinels
 from korvet.storage.redis.client.connection import RedisConnection
 from korvet.storage.redis.client.replies import Command, Reply, as_map
 from korvet.storage.redis.client.sentinel_panel import SentinelPanel
@@ -52,9 +52,8 @@ class Quorum:
     _known: set[str] = field(factory=set)  # addresses of its replicas
     _required: int = 0  # number of replicas without which a round fails; 0 while it is unknown
     _complete_until_s: float = -math.inf
-    _votes: dict[int, float] = field(
-        factory=dict
-    )  # epochs of unfinished failovers, and when each was first seen
+    # Epochs of the failovers for which a Sentinel has voted and that are not completed, and when each was first seen.
+    _votes: dict[int, float] = field(factory=dict)
     _said_at: float = -math.inf
 
     def all_replicas(self, run_id: bytes) -> int | None:
@@ -116,7 +115,7 @@ class Quorum:
     def _is_safe(self, views: Sequence[SentinelView], confirmed: set[str]) -> bool:
         """Return True if no Sentinel may promote a replica without the write."""
         if not self._is_majority(views):
-            self._say("fewer than half of the Sentinels answer for this primary")
+            self._say("not more than half of the Sentinels answer for this primary")
             return False
         lacking = {each.address: each for view in views for each in missing(view.candidates, confirmed)}
         self._required = len(confirmed | lacking.keys())
@@ -144,13 +143,7 @@ class Quorum:
 
     async def _views(self, primary: str) -> Sequence[SentinelView]:
         """Return the views of the Sentinels that answer; none if one of them names another primary."""
-        name = cast(Sentinels, self.panel.address.sentinels).name
-        host, _, port = primary.rpartition(":")
-        # With a run id and epoch 0, the last question returns the Sentinel's last vote, and changes nothing.
-        asked = (b"SENTINEL", b"IS-MASTER-DOWN-BY-ADDR", host.strip("[]"), port, 0, b"korvet")
-        answers = await self.panel.ask(
-            [(b"SENTINEL", b"MASTER", name), (b"SENTINEL", b"REPLICAS", name), asked]
-        )
+        answers = await self.panel.ask(questions(self.panel.address, primary))
         views = [view for answer in answers if (view := view_in(answer)) is not None]
         return views if all(view.primary == primary for view in views) else ()
 
@@ -167,6 +160,15 @@ def connected(info: Reply) -> Replication | None:
     if fields.get(b"role") != b"master":
         return None
     return replication_of(fields)
+
+
+def questions(address: RedisAddress, primary: str) -> Sequence[Command]:
+    """Return the commands for the Sentinels of an address, given the primary's host and port; `view_in` reads them."""
+    name = cast(Sentinels, address.sentinels).name
+    host, _, port = primary.rpartition(":")
+    # With a run id and epoch 0, the last question returns the Sentinel's last vote, and changes nothing.
+    vote = (b"SENTINEL", b"IS-MASTER-DOWN-BY-ADDR", host.strip("[]"), port, 0, b"korvet")
+    return [(b"SENTINEL", b"MASTER", name), (b"SENTINEL", b"REPLICAS", name), vote]
 
 
 def view_in(answer: Sequence[Reply]) -> SentinelView | None:
