@@ -94,6 +94,8 @@ bench: $(developed)
 
 bench-full: $(developed)
 	$(python) -m bench --full $(OPTIONS)
+	$(python) -m bench.scaling --rounds 1
+	$(python) -m bench.cluster --rounds 1
 
 bench-growth: $(developed)
 	$(python) -m bench.growth $(OPTIONS)

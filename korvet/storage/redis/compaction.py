@@ -384,9 +384,9 @@ class Compactor:
         size, gone = map(int, answer)
         if gone:
             logger.info(
-                "compaction: %s-%d: removed %d entries that were pending for Redis consumers",
-                *run.partition.tp,
-                gone,
+                "compaction: %(topic)s-%(partition)d: removed %(entries)d entries that were pending for Redis"
+                " consumers",
+                {"topic": run.partition.tp.topic, "partition": run.partition.tp.partition, "entries": gone},
             )
         return size
 

@@ -57,15 +57,17 @@ class Guard:
         danger = failing_file(info) or (None if self.allows_eviction else eviction(info))
         if danger is not None and self.refusal is None:
             logger.error(
-                "Redis at %s would lose acknowledged records: %s; produces are refused", where, danger
+                "Redis at %(redis)s would lose acknowledged records: %(error)s; produces are refused",
+                {"redis": where, "error": danger},
             )
         elif danger is None and self.refusal is not None:
-            logger.warning("Redis at %s is safe again; produces are accepted", where)
+            logger.warning("Redis at %(redis)s is safe again; produces are accepted", {"redis": where})
         self.refusal = None if danger is None else KafkaStorageError(f"Redis: {danger}")
 
         evicted = evicted_keys(info)
         if evicted > self.evicted_keys and not is_volatile(info):
-            logger.error("Redis at %s has evicted %d keys; records may be among them", where, evicted)
+            fields = {"redis": where, "keys": evicted}
+            logger.error("Redis at %(redis)s has evicted %(keys)d keys; records may be among them", fields)
         self.evicted_keys = evicted
 
     def _info(self, replies: Sequence[Reply]) -> Info:

@@ -158,16 +158,16 @@ class ServerMonitor:
         left = [each for each in self.connections() if each.leave_other_servers(run_id, cause)]
         if left:
             logger.error(
-                "%s leads to another server than before; records that this broker wrote to the old one since then"
-                " are lost, except those that the new one has confirmed",
-                self.address.description,
+                "%(redis)s leads to another server than before; records that this broker wrote to the old one since"
+                " then are lost, except those that the new one has confirmed",
+                {"redis": self.address.description},
             )
 
     async def _restore_format(self, link: Link) -> None:
         logger.error(
-            "Redis at %s was emptied (FLUSHALL, FLUSHDB, or a start without its data):"
+            "Redis at %(redis)s was emptied (FLUSHALL, FLUSHDB, or a start without its data):"
             " all topics, records and committed offsets are lost",
-            self.address.description,
+            {"redis": self.address.description},
         )
         await link.ask([(b"SET", self.keyspace.format, FORMAT, b"NX")])
         self.emptied()

@@ -151,7 +151,8 @@ class Quorum:
         now_s = trio.current_time()
         if now_s >= self._said_at + SAY_AGAIN_S:
             self._said_at = now_s
-            logger.warning("acks=all waits, and consumers do not see the last records: %s", why)
+            fields = {"redis": self.panel.address.description, "error": why}
+            logger.warning("acks=all waits, and consumers do not see the last records: %(error)s", fields)
 
 
 def connected(info: Reply) -> Replication | None:

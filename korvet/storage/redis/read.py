@@ -366,10 +366,9 @@ class Reader:
         if rebuilt.skipped and topic.topic_id not in self._reported_topics:
             self._reported_topics.add(topic.topic_id)
             logger.warning(
-                "topic %s has entries that were added by hand under IDs that have no offset, the first of them in "
-                "partition %d; consumers do not see them",
-                topic.name,
-                partition.tp.partition,
+                "topic %(topic)s has entries that were added by hand under IDs that have no offset, the first of them"
+                " in partition %(partition)d; consumers do not see them",
+                {"topic": topic.name, "partition": partition.tp.partition},
             )
 
     # --- Bounds -----------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ class FixedConnections(WatchConnections):
         yield self.blocking, self.other
 
     async def refused(self, error: RedisError) -> None:
-        logger.warning("Redis refuses to have streams watched: %s; trying again", error)
+        logger.warning("Redis refuses to have streams watched: %(error)s; trying again", {"error": error})
         await trio.sleep(AFTER_REFUSAL_S)
 
 
@@ -322,10 +322,9 @@ class Watcher:
             await self._unblock()
         except ResponseError as error:
             logger.warning(
-                "Redis refuses CLIENT ID or UNBLOCK (%s), so long polls are checked every %d ms; "
+                "Redis refuses CLIENT ID or UNBLOCK (%(error)s), so long polls are checked every %(_interval)d ms; "
                 "ACL SETUSER … +client|id +client|unblock avoids that",
-                error,
-                BLOCK_WITHOUT_UNBLOCK_MS,
+                {"error": error, "_interval": BLOCK_WITHOUT_UNBLOCK_MS},
             )
             return False
         return True

@@ -128,7 +128,8 @@ class RedisAddress:
         try:
             now = parse_address(reread())
         except (ValueError, StorageUsageError) as error:
-            logger.warning("the password of Redis cannot be read again: %s", error)
+            fields = {"redis": self.description, "error": error}
+            logger.warning("the password of Redis cannot be read again: %(error)s", fields)
             return self
         sentinels = self.sentinels and now.sentinels
         return evolve(self, username=now.username, password=now.password, tls=now.tls, sentinels=sentinels)

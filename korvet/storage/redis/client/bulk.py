@@ -54,10 +54,10 @@ class BulkConnection:
                 await trio.sleep_forever()
         except RedisError as error:
             # The first connection was accepted: since then the server has reached maxclients, or the password changed.
+            fields = {"redis": self.address.description, "error": error}
             logger.warning(
-                "no connection for large records to Redis at %s: %s; they go over the first one",
-                self.address.description,
-                error,
+                "no connection for large records to Redis at %(redis)s: %(error)s; they go over the first one",
+                fields,
             )
         finally:
             self._connection = None

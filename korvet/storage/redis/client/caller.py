@@ -176,7 +176,8 @@ class RedisCaller(ABC):
         if now >= self._logged_at.get(code, -LOG_AGAIN_S) + LOG_AGAIN_S:
             self._logged_at[code] = now
             level = logging.WARNING if is_temporary(error) else logging.ERROR
-            logger.log(level, "Redis at %s refuses: %s", self.address.description, error)
+            fields = {"redis": self.address.description, "error": error}
+            logger.log(level, "Redis at %(redis)s refuses: %(error)s", fields)
         return storage_error(error)
 
 

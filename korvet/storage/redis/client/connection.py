@@ -343,14 +343,13 @@ class RedisConnection:
         if self._statistics is not None:
             self._statistics.lost += 1
         self._said_at = -math.inf
-        self._say(
-            f"lost the connection to Redis at {self.address.description}: {link.cause}; connecting again"
-        )
+        self._say("lost the connection to Redis at %(redis)s: %(error)s; connecting again", link.cause)
 
     def _use(self, link: Link) -> None:
         if self._said_at > -math.inf:
             primary = f", whose primary is {link.primary}" if link.primary else ""
-            logger.info("connected to Redis at %s%s", self.address.description, primary)
+            fields = {"redis": self.address.description, "_primary": primary}
+            logger.info("connected to Redis at %(redis)s%(_primary)s", fields)
         self._link = link
         link.statistics = self._statistics
         self._peer = link.peer
@@ -373,7 +372,7 @@ class RedisConnection:
                 if is_for_good(error) and cause != known:
                     self._said_at = -math.inf  # the operator has to act
                 self._cause = cause
-                self._say(f"cannot reach Redis at {self.address.description}: {self._cause}; trying again")
+                self._say("cannot reach Redis at %(redis)s: %(error)s; trying again", self._cause)
 
     def _backoff_s(self) -> float:
         if not self._failures:
@@ -381,11 +380,11 @@ class RedisConnection:
         longest_s = min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(self._failures - 1, 10))
         return longest_s * random.uniform(0.5, 1.0)  # noqa: S311  it hides nothing
 
-    def _say(self, message: str) -> None:
+    def _say(self, message: str, cause: str) -> None:
         now = trio.current_time()
         if self._announce and now >= self._said_at + SAY_AGAIN_S:
             self._said_at = now
-            logger.warning(message)
+            logger.warning(message, {"redis": self.address.description, "error": cause})
 
 
 def is_for_good(error: BaseException) -> bool:

@@ -196,7 +196,7 @@ class ClusterNodes:
                         await self._apply(topology)
                         return
                     causes.append(f"{host_and_port(*node)}: no node has slots")
-            self._say(f"cannot reach Redis at {self.address.description}: {'; '.join(causes)}; trying again")
+            self._say("; ".join(causes))
             await trio.sleep(REFRESH_AGAIN_S)
 
     def refresh_soon(self) -> None:
@@ -270,13 +270,17 @@ class ClusterNodes:
             self._changed = trio.Event()
         if left:
             names = ", ".join(host_and_port(*node) for node in sorted(servers))
-            logger.info("the primaries of %s are %s", self.address.description, names)
+            logger.info(
+                "the primaries of %(redis)s are %(primaries)s",
+                {"redis": self.address.description, "primaries": names},
+            )
 
-    def _say(self, message: str) -> None:
+    def _say(self, cause: str) -> None:
         now = trio.current_time()
         if now >= self._said_at + SAY_AGAIN_S:
             self._said_at = now
-            logger.warning(message)
+            fields = {"redis": self.address.description, "error": cause}
+            logger.warning("cannot reach Redis at %(redis)s: %(error)s; trying again", fields)
 
 
 async def wait_then_cancel(connection: RedisConnection, scope: trio.CancelScope) -> None:

@@ -119,7 +119,8 @@ class WaitingConnections:
                 await trio.sleep_forever()
         except RedisError as error:
             # The first connection was accepted; since then the password or the server has changed.
-            logger.warning("no second connection to Redis at %s: %s", self.address.description, error)
+            fields = {"redis": self.address.description, "error": error}
+            logger.warning("no second connection to Redis at %(redis)s: %(error)s", fields)
             self._has_tried()
 
     def _has_tried(self) -> None:
