@@ -329,3 +329,22 @@ async def test_broker_that_starts_while_a_primary_is_down_waits_for_its_successo
     cluster.revive(before)
 
     assert [0] == values
+
+
+@pytest.mark.xdist_group("redis-cluster")
+@pytest.mark.parametrize("shared_cluster", [pytest.param(VALKEY, id=VALKEY.id)], indirect=True)
+async def test_redirected_script_begins_the_leader_epoch_of_the_server_that_executes_it(
+    cluster: RedisCluster,
+) -> None:
+    before = cluster.primary_of(STREAM)
+    async with open_redis_storage(cluster.url) as storage:
+        await storage.create_topic("orders", 1, {})
+        await append(storage, TP, numbered(1))
+        promoted = await trio.to_thread.run_sync(cluster.fail_over, before)
+        await storage.truncate_before(TP, 0)  # the script goes to the old primary, and then to the new one
+        with promoted.client() as client:
+            began_in = client.hget("{korvet:orders:0}:$state", "server")
+            run_id = client.info("server")["run_id"]
+        epoch = (await storage.latest(TP)).leader_epoch
+
+    assert (run_id.encode(), 1) == (began_in, epoch)

@@ -95,16 +95,13 @@ class Partitions:
                 await self.redis.run(
                     script,
                     (*partition.keys.all, *more_keys),
-                    self._arguments(partition, *own),
+                    lambda run_id: partition.arguments(run_id, *own),
                     repeatable=True,
                 ),
             )
             if not await self.prepare(partition, answer[0]):
                 return answer
         raise KafkaStorageError(f"{partition.tp} does not come to rest")
-
-    def _arguments(self, partition: Partition, *own: Argument) -> tuple[Argument, ...]:
-        return partition.arguments(self.redis.run_id(partition.keys.stream), *own)
 
     async def prepare(self, partition: Partition, status: bytes) -> bool:
         """Create or settle the state if the script's status requires it; return True if the script must be repeated."""
@@ -130,10 +127,16 @@ class Partitions:
         """Create a partition's state. Raise UnknownTopicOrPartition if the topic is not in the catalogue any more."""
         await self._check_catalogued(partition)
         forgotten = await self.catalogue.forgotten_ms()
-        arguments = self._arguments(
-            partition, partition.shared.created, forgotten, partition.shared.created_ms
+        own = (partition.shared.created, forgotten, partition.shared.created_ms)
+        answer = cast(
+            Answer,
+            await self.redis.run(
+                INIT,
+                partition.keys.all,
+                lambda run_id: partition.arguments(run_id, *own),
+                repeatable=True,
+            ),
         )
-        answer = cast(Answer, await self.redis.run(INIT, partition.keys.all, arguments, repeatable=True))
         try:
             if answer[0] == b"deleted":
                 raise UnknownTopicOrPartition
@@ -154,7 +157,7 @@ class Partitions:
         while status == b"rescan":
             (status,) = cast(
                 Answer,
-                await self.redis.run(SETTLE, partition.keys.all, self._arguments(partition), repeatable=True),
+                await self.redis.run(SETTLE, partition.keys.all, partition.arguments, repeatable=True),
             )
         if status != b"ok" and not await self.prepare(partition, status):
             raise KafkaStorageError(f"{partition.tp} cannot be settled")

@@ -36,6 +36,15 @@ LOG_AGAIN_S = 30.0
 
 T = TypeVar("T")
 
+# The arguments of a script, or a function that returns them for the server process with that `run_id`. A repeated call
+# may go to another server than the first attempt.
+Arguments = Sequence[Argument] | Callable[[bytes], Sequence[Argument]]
+
+
+def arguments_for(arguments: Arguments, run_id: bytes) -> Sequence[Argument]:
+    """Return the arguments of a script for a server process."""
+    return arguments(run_id) if callable(arguments) else arguments
+
 
 def storage_error(error: Exception) -> KafkaError:
     """Convert an error reply of Redis, or a lost connection, to a KafkaError that clients retry."""
@@ -126,7 +135,7 @@ class RedisCaller(ABC):
         self,
         script: Script,
         keys: Sequence[Argument],
-        arguments: Sequence[Argument],
+        arguments: Arguments,
         *,
         repeatable: bool = False,
     ) -> Reply:
@@ -218,12 +227,14 @@ class SingleServer(RedisCaller):
         self,
         script: Script,
         keys: Sequence[Argument],
-        arguments: Sequence[Argument],
+        arguments: Arguments,
         *,
         repeatable: bool = False,
     ) -> Reply:
+        connection = self.connection
         return await self._patiently(
-            lambda: self.connection.run(script, keys, arguments), repeatable=repeatable
+            lambda: connection.run(script, keys, arguments_for(arguments, connection.run_id)),
+            repeatable=repeatable,
         )
 
     async def run_all(self, calls: Sequence[ScriptCall], *, repeatable: bool = False) -> list[Reply]:

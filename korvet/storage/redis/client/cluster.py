@@ -15,14 +15,14 @@ from typing import cast
 import trio
 from attrs import define
 
-from korvet.storage.redis.client.caller import RedisCaller, storage_error
+from korvet.storage.redis.client.caller import Arguments, RedisCaller, arguments_for, storage_error
 from korvet.storage.redis.client.connection import NotConnected, Pending, RedisUnavailable, Script, ScriptCall
 from korvet.storage.redis.client.errors import ExecAbortError, NoScriptError, RedisError
 from korvet.storage.redis.client.nodes import ClusterNodes
 from korvet.storage.redis.client.replies import Argument, Command, Reply, error_code, is_redirection
 from korvet.storage.redis.client.server import PATIENCE_S, ServerConnections
 from korvet.storage.redis.client.statistics import Statistics
-from korvet.storage.redis.client.topology import Unit, units_of
+from korvet.storage.redis.client.topology import Unit, as_key, units_of
 
 # Pause before a refused command is sent again: slots that move need some time, and nodes learn of it by gossip.
 MOVED_PAUSE_S = 0.005
@@ -39,8 +39,15 @@ class Sending:
     replies: list[Reply] | None = None
     asked: ServerConnections | None = None  # the node that takes the next attempt only behind ASKING
 
-    def commands(self) -> Sequence[Command]:
-        return self.unit.commands if self.asked is None else (ASKING, *self.unit.commands)
+    @property
+    def count(self) -> int:
+        """Number of commands that are sent."""
+        return self.unit.count + (self.asked is not None)
+
+    def commands_for(self, server: ServerConnections) -> Sequence[Command]:
+        """Return the commands to send to a node."""
+        commands = self.unit.commands_for(server.connection.run_id)
+        return commands if self.asked is None else (ASKING, *commands)
 
 
 class Cluster(RedisCaller):
@@ -93,10 +100,15 @@ class Cluster(RedisCaller):
     async def pipeline(
         self, commands: Sequence[Command], *, repeatable: bool = False, size: float = 0
     ) -> list[Reply]:
-        sendings = list(map(Sending, units_of(commands)))
+        return await self._replies(list(map(Sending, units_of(commands))), repeatable=repeatable, size=size)
+
+    async def _replies(
+        self, sendings: Sequence[Sending], *, repeatable: bool, size: float = 0
+    ) -> list[Reply]:
+        """Send units until each of them has its replies, and return these."""
         cause: Exception | None = None
         with trio.move_on_after(self.patience_s):
-            waiting = sendings
+            waiting: Sequence[Sending] = sendings
             while waiting:
                 cause = await self._send(waiting, size, repeatable=repeatable)
                 waiting = [each for each in waiting if each.replies is None]
@@ -121,7 +133,7 @@ class Cluster(RedisCaller):
         share = size / max(len(by_server), 1)
         sent: list[tuple[list[Sending], Pending]] = []
         for server, own in by_server.items():
-            commands = list(chain.from_iterable(each.commands() for each in own))
+            commands = list(chain.from_iterable(each.commands_for(server) for each in own))
             try:
                 sent.append((own, server.for_size(share).send_all(commands)))
             except NotConnected as error:
@@ -136,7 +148,7 @@ class Cluster(RedisCaller):
                 self.nodes.refresh_soon()
             else:
                 for sending in own:
-                    cause = await self._take(sending, list(islice(replies, len(sending.commands())))) or cause
+                    cause = await self._take(sending, list(islice(replies, sending.count))) or cause
         if unsent is not None:
             await self._pause(unsent)
         return cause
@@ -167,11 +179,18 @@ class Cluster(RedisCaller):
         self,
         script: Script,
         keys: Sequence[Argument],
-        arguments: Sequence[Argument],
+        arguments: Arguments,
         *,
         repeatable: bool = False,
     ) -> Reply:
-        (reply,) = await self.run_all([ScriptCall(script, keys, arguments)], repeatable=repeatable)
+        def command(run_id: bytes) -> Command:
+            return script.command(keys, arguments_for(arguments, run_id))
+
+        unit = Unit((), as_key(keys[0]), command)
+        (reply,) = await self._replies([Sending(unit)], repeatable=repeatable)
+        if isinstance(reply, NoScriptError):
+            await self.load([script])
+            (reply,) = await self._replies([Sending(unit)], repeatable=repeatable)
         return self._checked(reply)
 
     async def run_all(self, calls: Sequence[ScriptCall], *, repeatable: bool = False) -> list[Reply]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import cast
 
@@ -90,14 +90,27 @@ def as_key(argument: Argument) -> bytes:
 
 @frozen
 class Unit:
-    """Commands that one node has to execute together: a single command, or those from MULTI to EXEC."""
+    """Commands that one node has to execute together: a single command, or those from MULTI to EXEC.
+
+    `late` returns the command for a server process, given its `run_id`; `commands` is then empty.
+    """
 
     commands: Sequence[Command]
     key: bytes | None
+    late: Callable[[bytes], Command] | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of commands."""
+        return len(self.commands) if self.late is None else 1
 
     @property
     def is_transaction(self) -> bool:
-        return len(self.commands) > 1
+        return self.count > 1
+
+    def commands_for(self, run_id: bytes) -> Sequence[Command]:
+        """Return the commands for a server process."""
+        return self.commands if self.late is None else (self.late(run_id),)
 
 
 def units_of(commands: Sequence[Command]) -> Iterator[Unit]:
