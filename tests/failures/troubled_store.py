@@ -1,8 +1,8 @@
-"""The answer of each API while Redis is slow, full or read-only: the table in docs/operations.md.
+"""The answer of each API while Redis is slow, full or read-only.
 
-`python -m tests.failures.troubled_store` writes it. A request of every row of `conformance.authorization.rows` is sent
-to a broker, at first while its Redis is well. The table has the error codes that come only while it is not, and the
-longest time until an answer.
+A request of every row of `conformance.authorization.rows` is sent to a broker, at first while its Redis is well, and
+then in trouble. `python -m tests.failures.troubled_store` writes the table in docs/operations.md: the error codes that
+come only in trouble. Those of a slow Redis depend on the moment, so they are not in the table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import attrs
@@ -37,6 +37,8 @@ SETTINGS = {
     "authorizer.class.name": STANDARD,
     "super.users": "User:ANONYMOUS",
     "group.initial.rebalance.delay.ms": "0",
+    # A pause of ten seconds would end the default session of the broker, and its groups.
+    "broker.session.timeout.ms": "60000",
 }
 SASL = (17, 36)  # on a listener without SASL their answers do not depend on the store
 
@@ -73,11 +75,8 @@ def read_only(client: redis.Redis) -> Iterator[None]:
     yield
 
 
-TROUBLES: Mapping[str, Callable[[redis.Redis], object]] = {
-    "slow for 10 s": slow,
-    "full": full,
-    "read-only": read_only,
-}
+Trouble = Callable[[redis.Redis], AbstractContextManager[None]]
+TABLE: Mapping[str, Trouble] = {"full": full, "read-only": read_only}
 
 
 def error_codes(value: object) -> Iterator[int]:
@@ -96,8 +95,11 @@ def error_codes(value: object) -> Iterator[int]:
 
 def answered(talk: Talk, row: Row) -> Answered:
     """Send the newest version of a row's request, and return what is answered."""
+    request = row.build(talk, row.versions[-1])
+    if hasattr(request, "validate_only"):
+        request.validate_only = False
     began = time.monotonic()
-    answer = talk.ask(row.build(talk, row.versions[-1]), row.versions[-1], limit_s=ANSWER_LIMIT_S)
+    answer = talk.ask(request, row.versions[-1], limit_s=ANSWER_LIMIT_S)
     codes = (
         {answer.how}
         if isinstance(answer, Ended)
@@ -119,44 +121,48 @@ def ask_all(talks: Sequence[tuple[Row, Talk]]) -> Answers:
     }
 
 
-def answers_under(trouble: str) -> tuple[Answers, Answers]:
+def answers_under(trouble: Trouble) -> tuple[Answers, Answers]:
     """Return the answers while Redis is well, and those under the trouble."""
     rows = [row for row in ROWS if row.key not in SASL]
-    server = start_server(VALKEY)
-    try:
-        with KorvetProcess(storage=server.url, settings=SETTINGS) as broker, server.client() as client:
-            peer = Peer("korvet", broker.port)
-            talks = [
-                [(row, Talk(peer, f"{when}-{index}")) for index, row in enumerate(rows)] for when in "ab"
-            ]
-            for _, talk in (*talks[0], *talks[1]):
-                talk.client()
-                prepare(talk)
-            usual = ask_all(talks[0])
-            with TROUBLES[trouble](client):  # type: ignore[attr-defined]
-                return usual, ask_all(talks[1])
-    finally:
-        server.remove()
-
-
-def table() -> tuple[list[str], Mapping[str, float]]:
-    """Return the lines of the table, and the longest time until an answer under each trouble."""
-    found = {trouble: answers_under(trouble) for trouble in TROUBLES}
-    longest = {
-        trouble: max(each.seconds for each in troubled.values()) for trouble, (_, troubled) in found.items()
-    }
-    by_codes: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for api in next(iter(found.values()))[0]:
-        cells = tuple(
-            ", ".join(sorted(troubled[api].codes - usual[api].codes)) or "as usual"
-            for usual, troubled in found.values()
+    with ExitStack() as stack:
+        server = start_server(VALKEY)
+        stack.callback(server.remove)
+        broker = stack.enter_context(KorvetProcess(storage=server.url, settings=SETTINGS))
+        client = stack.enter_context(server.client())
+        peer = Peer("korvet", broker.port)
+        well, troubled = (
+            [(row, stack.enter_context(Talk(peer, f"{when}-{index}"))) for index, row in enumerate(rows)]
+            for when in ("well", "troubled")
         )
-        by_codes[cells].append(api)
-    lines = [f"| API | {' | '.join(TROUBLES)} |", f"|---|{'---|' * len(TROUBLES)}"]
+        for _, talk in (*well, *troubled):
+            prepare(talk)
+        usual = ask_all(well)
+        with trouble(client):
+            return usual, ask_all(troubled)
+
+
+def added_codes(usual: Answers, troubled: Answers) -> Mapping[str, list[str]]:
+    """Return the codes that come only in trouble, by API."""
+    return {api: sorted(each.codes - usual[api].codes) for api, each in troubled.items()}
+
+
+def longest_s(troubled: Answers) -> float:
+    """Return the longest time until an answer."""
+    return max(each.seconds for each in troubled.values())
+
+
+def table() -> tuple[list[str], float]:
+    """Return the lines of the table, and the longest time until an answer."""
+    found = [answers_under(trouble) for trouble in TABLE.values()]
+    added = [added_codes(*each) for each in found]
+    by_cells: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for api in added[0]:
+        by_cells[tuple(", ".join(each[api]) or "as usual" for each in added)].append(api)
+    lines = [f"| API | {' | '.join(TABLE)} |", f"|---|{'---|' * len(TABLE)}"]
     lines += [
-        f"| {', '.join(sorted(apis))} | {' | '.join(cells)} |" for cells, apis in sorted(by_codes.items())
+        f"| {', '.join(sorted(apis))} | {' | '.join(cells)} |" for cells, apis in sorted(by_cells.items())
     ]
-    return lines, longest
+    return lines, max(longest_s(troubled) for _, troubled in found)
 
 
 def documented() -> list[str]:
