@@ -18,19 +18,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import redis
-from attrs import frozen
+from attrs import evolve, frozen
 
 from bench import rdkafka
 from bench.processes import broker, cpu_s, temporary_folder
 from bench.run import embedded_socket, in_turn
-from bench.scaling import descendants
 from bench.wire import await_topic, create_topic, delete_topic
 
 PARTITIONS = 48
 RECORDS = {"batch": 1_000_000, "record": 200_000}
 RECORD_BYTES = 100
 START_LIMIT_S = 60.0
-SERVER = "valkey"
 
 
 @frozen
@@ -71,9 +69,9 @@ class System:
         delete_topic(self.port, topic)
 
 
-def servers_of(pid: int) -> list[int]:
-    """Return the ids of the servers among the process's running descendants."""
-    return [each for each in descendants(pid) if SERVER in Path(f"/proc/{each}/comm").read_text()]
+def server_pid(client: redis.Redis) -> int:
+    """Return the server's process id."""
+    return int(client.info("server")["process_id"])
 
 
 @contextmanager
@@ -84,7 +82,7 @@ def one_server(layout: str) -> Iterator[System]:
         broker(f"embedded:{folder / 'data'}", f"storage.layout={layout}") as running,
     ):
         client = redis.Redis(unix_socket_path=embedded_socket(folder / "data"))
-        yield System("one server", running.port, running.pid, servers_of(running.pid), [client])
+        yield System("one server", running.port, running.pid, [server_pid(client)], [client])
 
 
 @contextmanager
@@ -127,7 +125,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--layouts", nargs="+", choices=sorted(RECORDS), default=sorted(RECORDS))
     options = parser.parse_args()
-    client = rdkafka.build()
+    # By default the producer stays with one partition for some milliseconds, and so for many thousand records.
+    client = evolve(rdkafka.build(), settings=("sticky.partitioning.linger.ms=0",))
     for layout in options.layouts:
         with one_server(layout) as single, cluster(layout) as three:
             systems = {each.name: each for each in (single, three)}
