@@ -18,8 +18,12 @@ class PauseNode(Fault):
     stream: bytes
     node: RedisServer | None = None
 
+    def chosen(self) -> RedisServer:
+        """Return the node to stop."""
+        return self.cluster.primary_of(self.stream)
+
     def begin(self) -> None:
-        self.node = self.cluster.primary_of(self.stream)
+        self.node = self.chosen()
         self.node.pause()
 
     def end(self) -> None:
@@ -29,21 +33,11 @@ class PauseNode(Fault):
 
 
 @define
-class PauseReplicaNode(Fault):
+class PauseReplicaNode(PauseNode):
     """The replica of a stream's primary is stopped with SIGSTOP until the end."""
 
-    cluster: RedisCluster
-    stream: bytes
-    node: RedisServer | None = None
-
-    def begin(self) -> None:
-        self.node = self.cluster.replica_of(self.cluster.primary_of(self.stream))
-        self.node.pause()
-
-    def end(self) -> None:
-        assert self.node is not None
-        self.node.resume()
-        self.cluster.settle()
+    def chosen(self) -> RedisServer:
+        return self.cluster.replica_of(self.cluster.primary_of(self.stream))
 
 
 @define
