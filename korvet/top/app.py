@@ -7,6 +7,7 @@ ends with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import trio
@@ -16,6 +17,7 @@ from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.css.query import NoMatches
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, TabPane
@@ -208,8 +210,9 @@ class Top(App[str]):
         if self.is_paused or not self.screen_stack:  # no screens: the application is closing
             return
         self.tables = Tables(sample, self.tables.now if self.tables is not None else None)
-        self._render_tables()
-        self.query_one("#notes", Static).update(Text("\n".join(sample.notes[:3])))
+        with suppress(NoMatches):  # as it closes, widgets are removed before their screen
+            self._render_tables()
+            self.query_one("#notes", Static).update(Text("\n".join(sample.notes[:3])))
 
     def _render_tables(self) -> None:
         tables = self.tables
@@ -228,8 +231,9 @@ class Top(App[str]):
         if event.is_final:
             self.exit(message=event.reason, return_code=1)
         elif self.screen_stack:
-            notes = self.screen_stack[0].query_one("#notes", Static)
-            notes.update(Text(f"{event.reason}; trying again"))
+            with suppress(NoMatches):  # as in `on_sampled`
+                notes = self.screen_stack[0].query_one("#notes", Static)
+                notes.update(Text(f"{event.reason}; trying again"))
 
     # --- Keys -------------------------------------------------------------------------------------------
 

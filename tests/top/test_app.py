@@ -73,6 +73,16 @@ def text_of(app: Top, name: str) -> str:
     return str(app.screen_stack[0].query_one(f"#{name}", Static).content)
 
 
+def test_sample_after_the_widgets_are_removed_is_ignored(broker: KorvetProcess) -> None:
+    async def use(app: Top, pilot: Pilot[str]) -> None:
+        await until(pilot, lambda: app.tables is not None)
+        before = app.tables
+        await app.screen_stack[0].remove_children()  # as Textual does while the application closes
+        await until(pilot, lambda: app.tables is not before)
+
+    run(source(broker), use)
+
+
 def test_tables_follow_the_cluster(broker: KorvetProcess) -> None:
     async def use(app: Top, pilot: Pilot[str]) -> None:
         topics = app.query_one("#topics-table", Table)
