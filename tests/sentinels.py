@@ -248,7 +248,7 @@ def announced_ports(primary: redis.Redis) -> set[int]:
 
 @define
 class Report:
-    """What scripted Sentinels report about a primary; tests change it."""
+    """The report of scripted Sentinels about a primary; tests change it."""
 
     port: int = 0  # of the primary in the report; 0: the one that is named
     flags: str = "master"

@@ -348,3 +348,15 @@ async def test_redirected_script_begins_the_leader_epoch_of_the_server_that_exec
         epoch = (await storage.latest(TP)).leader_epoch
 
     assert (run_id.encode(), 1) == (began_in, epoch)
+
+
+@pytest.mark.xdist_group("redis-cluster")
+@pytest.mark.parametrize("shared_cluster", [pytest.param(VALKEY, id=VALKEY.id)], indirect=True)
+async def test_pipeline_of_many_moved_keys_pauses_once(cluster: RedisCluster) -> None:
+    async with open_redis_storage(cluster.url) as storage:
+        await trio.to_thread.run_sync(cluster.fail_over, cluster.primary_of(STREAM))
+        commands = [(b"EXISTS", b"korvet:%d" % number) for number in range(6000)]
+        with trio.fail_after(4):
+            replies = await storage._redis.pipeline(commands, repeatable=True)
+
+    assert [0] * 6000 == replies

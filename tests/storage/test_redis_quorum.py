@@ -1,4 +1,4 @@
-"""acks=all with Sentinels: which answers of theirs make a write count that not all replicas have confirmed."""
+"""acks=all with Sentinels: their answers decide about a write that not all replicas have confirmed."""
 
 from __future__ import annotations
 

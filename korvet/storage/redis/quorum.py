@@ -45,7 +45,7 @@ REPLICATION: Command = (b"INFO", b"replication")
 
 @define(eq=False)
 class Quorum:
-    """What the last round found out about the replicas of one primary."""
+    """The replicas of one primary, as the last round has found them."""
 
     panel: SentinelPanel
     _run_id: bytes = b""  # of the primary

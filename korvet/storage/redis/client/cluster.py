@@ -24,9 +24,9 @@ from korvet.storage.redis.client.server import PATIENCE_S, ServerConnections
 from korvet.storage.redis.client.statistics import Statistics
 from korvet.storage.redis.client.topology import Unit, as_key, units_of
 
-# Pause before a refused command is sent again: slots that move need some time, and nodes learn of it by gossip.
-MOVED_PAUSE_S = 0.005
+# Pauses before a refused command is sent again: slots that move need some time, and nodes learn of it by gossip.
 RETRY_PAUSE_S = 0.05
+PAUSES_S = {"ASK": 0.0, "MOVED": 0.005, "CLUSTERDOWN": RETRY_PAUSE_S, "TRYAGAIN": RETRY_PAUSE_S}
 
 ASKING: Command = (b"ASKING",)
 
@@ -75,18 +75,21 @@ class Cluster(RedisCaller):
         await self.nodes.wait_connected(key)
 
     async def redirected(self, error: RedisError) -> ServerConnections | None:
+        asked = await self._follow(error)
+        await trio.sleep(PAUSES_S[error_code(error)])
+        return asked
+
+    async def _follow(self, error: RedisError) -> ServerConnections | None:
+        """Note what a refusal says about the slots, without a pause. See `redirected`."""
         code, *details = str(error).split(" ")
         match code:
             case "MOVED":
                 slot, where = details[:2]
                 await self.nodes.move(int(slot), where)
-                await trio.sleep(MOVED_PAUSE_S)
             case "ASK":
-                await trio.lowlevel.checkpoint()
                 return await self.nodes.server_at(self.nodes.node_from(int(details[0]), details[1]))
             case "CLUSTERDOWN" | "TRYAGAIN":
                 self.nodes.refresh_soon()
-                await trio.sleep(RETRY_PAUSE_S)
             case _:
                 raise error
         return None
@@ -122,6 +125,7 @@ class Cluster(RedisCaller):
         """Send units in one write to each node; return the error of one that has to be sent again."""
         cause: Exception | None = None
         unsent: Sending | None = None
+        pause_s = 0.0
         by_server: dict[ServerConnections, list[Sending]] = defaultdict(list)
         for sending in waiting:
             try:
@@ -148,12 +152,16 @@ class Cluster(RedisCaller):
                 self.nodes.refresh_soon()
             else:
                 for sending in own:
-                    cause = await self._take(sending, list(islice(replies, sending.count))) or cause
+                    refusal = await self._take(sending, list(islice(replies, sending.count)))
+                    if refusal is not None:
+                        cause, pause_s = refusal, max(pause_s, PAUSES_S[error_code(refusal)])
         if unsent is not None:
             await self._pause(unsent)
+        elif pause_s:
+            await trio.sleep(pause_s)  # once for all units: after a failover every one of them may be refused
         return cause
 
-    async def _take(self, sending: Sending, replies: list[Reply]) -> Exception | None:
+    async def _take(self, sending: Sending, replies: list[Reply]) -> RedisError | None:
         """Store a unit's replies; if a node has refused the unit, return the reason, after following it."""
         was_asked, sending.asked = sending.asked is not None, None
         own = replies[1:] if was_asked else replies
@@ -165,7 +173,7 @@ class Cluster(RedisCaller):
             # A transaction cannot be executed while its slot moves; its callers then do without one.
             sending.replies = [*own[:-1], ExecAbortError(f"EXECABORT the slot moves: {refusal}")]
             return None
-        sending.asked = await self.redirected(refusal)
+        sending.asked = await self._follow(refusal)
         return refusal
 
     async def _pause(self, sending: Sending) -> None:
