@@ -70,6 +70,12 @@ class Phases:
             self.repeats, self._handled_s, self._stored_s, self._sent_s = 1, handled_s, stored_s, sent_s
         else:
             self._add(1, handled_s, stored_s, sent_s)
+            if not self._handled_s:
+                # No quick request was timed yet. Until one is, the proportions of this request apply to quick ones.
+                scale = SLOW_S / (sent_at - exchange.began)
+                self._handled_s, self._stored_s, self._sent_s = (
+                    scale * each for each in (handled_s, stored_s, sent_s)
+                )
 
     def flush(self) -> None:
         """Add the quick requests since the last one of the sample, and itself, to the histograms."""

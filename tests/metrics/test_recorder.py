@@ -7,10 +7,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
+from attrs import define
 
+from korvet.broker.broker import PendingResponse, RequestContext
 from korvet.concurrency.histograms import SECONDS
 from korvet.metrics.definitions import METRICS
-from korvet.metrics.recorder import OTHER, Recorder
+from korvet.metrics.recorder import OTHER, Phases, Recorder
 from korvet.metrics.samples import Samples, merged
 from korvet.protocol.error_codes import finder
 from korvet.protocol.messages.api_versions import ApiVersionsRequest
@@ -157,6 +159,36 @@ async def test_quick_requests_are_counted_with_the_times_of_a_sample() -> None:
         for phase in ("received", "queued", "handled", "stored", "sent"):
             assert count == sum(phases["Produce", phase][:-1])
             assert 0 <= phases["Produce", phase][-1] < 30
+
+
+@define
+class Timed:
+    """An exchange that was handled for `handled_s`, of which `stored_s` were the store's."""
+
+    handled_s: float
+    context: RequestContext
+    began: float = 1.0
+    received_s: float = 0.0
+    queued_s: float = 0.0
+    pending: PendingResponse | None = None
+
+    @property
+    def handled_at(self) -> float:
+        return self.began + self.handled_s
+
+    answered_at = handled_at
+
+
+def test_quick_requests_after_a_slow_first_one_are_counted_in_every_phase() -> None:
+    phases = Phases()
+    context = RequestContext(9, "client", is_timed=True, stored_s=0.5)
+    phases.observe(Timed(1.0, context), 2.1)  # type: ignore[arg-type]  # without its request
+    phases.repeats += 3
+    phases.flush()
+
+    for histogram in (phases.handled, phases.stored, phases.sent):
+        assert 4 == sum(histogram[:-1])
+        assert 3 == sum(histogram[: bisect_left(SECONDS, 0.001) + 1])
 
 
 async def test_every_slow_request_is_observed_even_if_the_one_before_was_just_timed() -> None:
