@@ -266,10 +266,11 @@ class GroupConversation:
             member_id=member.member_id,
             topics=[OffsetCommitRequestTopic(name=self.topic, partitions=[partition])],
         )
-        answer = member.connection.ask(request, version_of(OffsetCommitRequest, step.place))
+        version = version_of(OffsetCommitRequest, step.place)
+        answer = member.connection.ask(request, version)
         expected = self._refusal(member, step)
         if not self._exists:
-            expected = ErrorCode.ILLEGAL_GENERATION
+            expected = ErrorCode.ILLEGAL_GENERATION if version < 9 else ErrorCode.GROUP_ID_NOT_FOUND
         elif expected is None and self.state is State.COMPLETING_REBALANCE:
             expected = ErrorCode.REBALANCE_IN_PROGRESS
         check(member, step.action, expected or ErrorCode.NONE, answer.topics[0].partitions[0].error_code)

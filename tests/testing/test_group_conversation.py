@@ -70,6 +70,26 @@ def test_members_join_sync_commit_and_leave(broker: RunningBroker) -> None:
     assert [1] == [member.number for member in talk.joined]
 
 
+@pytest.mark.parametrize("is_stale", [False, True])
+@pytest.mark.parametrize(
+    "before",
+    [
+        [],
+        [GroupStep(1, JOIN)],
+        [GroupStep(0, JOIN)],
+        [GroupStep(0, JOIN), GroupStep(0, SYNC)],
+        [GroupStep(0, JOIN), GroupStep(1, JOIN)],
+        [GroupStep(0, JOIN), GroupStep(0, SYNC), GroupStep(0, LEAVE)],
+    ],
+)
+@pytest.mark.parametrize("action", GroupAction)
+def test_every_version_of_a_request_agrees_with_the_model(
+    broker: RunningBroker, action: GroupAction, before: list[GroupStep], is_stale: bool
+) -> None:
+    for place in range(10):
+        play(broker, [*before, GroupStep(0, action, is_stale=is_stale, place=place)])
+
+
 @pytest.mark.parametrize("action", GroupAction)
 def test_wrong_answer_to_a_request_is_found(broker: RunningBroker, action: GroupAction) -> None:
     apis = {
