@@ -44,6 +44,9 @@ RESTARTS = 4
 
 each_layout = pytest.mark.parametrize("layout", ["record", "batch"])
 
+# Longer than a loaded machine pauses, and shorter than the limits whose effect is excluded: 25 s and more.
+PATIENCE_S = 15.0
+
 
 @asynccontextmanager
 async def broker_on(server: RedisServer, layout: str = "record", **settings: str) -> AsyncIterator[Storage]:
@@ -363,7 +366,7 @@ async def test_killed_server_is_a_retriable_error(
 
         assert isinstance(result, KafkaError)
         assert result.retriable
-        assert took_s < 3
+        assert took_s < PATIENCE_S
         assert [b"0", b"1"] == await values_of(storage)
 
 
@@ -450,7 +453,7 @@ async def test_acks_all_and_its_retry_fail_in_time_with_silent_replicas(
         found = len(await records_from(storage, TP))
 
     assert [NotEnoughReplicasAfterAppend] * 2 == [type(error) for error in errors]
-    assert took_s < 3
+    assert took_s < PATIENCE_S
     assert again.duplicate
     assert confirmed.base_offset < again.base_offset < unconfirmed.base_offset < last.base_offset
     assert 6 == found
@@ -462,18 +465,20 @@ async def test_waiting_for_replicas_does_not_delay_other_appends(
     primary, replica = replica_pair
     async with broker_on(primary, **{"min.insync.replicas": "2"}) as storage:
         await storage.create_topic("easy", 1, {})
-        for tp in (TP, TopicPartition("easy", 0)):
+        waiting = [TopicPartition("orders", partition) for partition in range(3)]
+        for tp in (*waiting, TopicPartition("easy", 0)):
             await append(storage, tp, numbered(1))
         replica.pause()
         async with trio.open_nursery() as nursery:
-            for partition in range(3):
-                tp = TopicPartition("orders", partition)
-                nursery.start_soon(lambda tp: storage.append({tp: batch(numbered(1))}, timeout_s=2), tp)
-            await trio.sleep(0.1)
+            for tp in waiting:
+                nursery.start_soon(lambda tp: storage.append({tp: batch(numbered(1))}, timeout_s=60), tp)
+            with primary.client() as client, trio.fail_after(PATIENCE_S):
+                while {client.xlen(f"korvet:orders:{tp.partition}") for tp in waiting} != {2}:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
             began = time.monotonic()
             await append(storage, TopicPartition("easy", 0), numbered(1))
             await append_batch(storage, TP, batch(numbered(1)), acks=1)
             took_s = time.monotonic() - began
-        replica.resume()
+            replica.resume()
 
-    assert took_s < 0.5
+    assert took_s < PATIENCE_S

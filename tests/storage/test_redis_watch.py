@@ -132,7 +132,7 @@ async def test_growth_is_not_missed_without_a_noted_read(watching: Watching) -> 
 async def test_growth_by_this_broker_wakes_watchers_immediately(watching: Watching) -> None:
     with watching.watcher.watch([b"a"]) as watch:
         watching.watcher.grew(b"a", b"5-0")
-        with trio.fail_after(0.01):
+        with trio.fail_after(5):
             await watch.wait()
 
 
@@ -243,7 +243,7 @@ async def test_reader_behind_another_reader_is_woken(watching: Watching) -> None
     with watching.watcher.watch([b"a"]) as watch:
         watching.watcher.note(b"a", b"5-0")
         watching.watcher.note(b"a", b"6-0")
-        with trio.fail_after(0.01):
+        with trio.fail_after(5):
             await watch.wait()
 
 
