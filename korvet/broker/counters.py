@@ -7,10 +7,9 @@ The default implementation does nothing; metrics are a subclass, passed to the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from korvet.protocol.buffers import Buffer
+from korvet.protocol.encoded_batches import EncodedBatches
 
 if TYPE_CHECKING:
     from korvet.broker.broker import RequestContext
@@ -55,8 +54,8 @@ class Counters:
     def stored(self, topic: str, records: int, size: int) -> None:
         """Count an appended batch, with the `size` of the batch in bytes."""
 
-    async def fetched(self, topic: str, batches: Sequence[Buffer]) -> None:
-        """Count record batches that a response contains. Each buffer has one or more whole batches."""
+    async def fetched(self, topic: str, batches: EncodedBatches) -> None:
+        """Count record batches that a response contains."""
 
     # --- Connections ------------------------------------------------------------------------------------
 

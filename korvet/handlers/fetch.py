@@ -307,7 +307,7 @@ class _Fetch:
                 last_stable_offset=offsets.last_stable_offset,
                 log_start_offset=offsets.log_start_offset,
                 aborted_transactions=None if self.isolation_level is IsolationLevel.READ_UNCOMMITTED else [],
-                records=outcome.batches,
+                records=outcome.batches.buffers,
             )
         if isinstance(outcome, EpochEnd):
             diverging = EpochEndOffset(epoch=outcome.leader_epoch, end_offset=outcome.end_offset)

@@ -8,7 +8,6 @@ COUNTED_IN_ALL in one scrape. A count is kept until the group commits or the log
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from struct import Struct
 
 from attrs import define, field
 
@@ -16,7 +15,6 @@ from korvet.broker.broker import Broker
 from korvet.concurrency.tasks import in_parallel
 from korvet.concurrency.time_slices import TimeSlices
 from korvet.metrics.samples import Labels, Samples, Value
-from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import KafkaError
 from korvet.storage.interface import LogOffsets, ReadRequest, ReadResult, Topic, TopicPartition
 from korvet.storage.offsets import TimestampOffsets, offset_mapper
@@ -25,9 +23,7 @@ COUNTED_RECORDS = 10_000
 COUNTED_IN_ALL = 200_000
 READ_BYTES = 256 * 1024
 AT_ONCE = 10
-# Base offset, length after that, last offset delta and number of records in the header of a record batch.
-HEADER = Struct(">qi11xi30xi")
-BEFORE_LENGTH = 12
+BATCHES_BETWEEN_CHECKPOINTS = 500
 
 
 @define(eq=False)
@@ -147,19 +143,10 @@ async def count_records(broker: Broker, tp: TopicPartition, start: int, end: int
         if not isinstance(result, ReadResult) or not result.size:
             break
         time_slices = TimeSlices()
-        for buffer in result.batches:
-            for base, last, records in headers(buffer):
-                # Offsets within a batch are consecutive, unless compaction removed some.
-                count += max(min(records, last + 1 - start, end - base), 0)
-                offset = last + 1
-            await time_slices.next()
+        for number, header in enumerate(result.batches.headers()):
+            # Offsets within a batch are consecutive, unless compaction removed some.
+            count += max(min(header.records, header.last_offset + 1 - start, end - header.base_offset), 0)
+            offset = header.last_offset + 1
+            if not number % BATCHES_BETWEEN_CHECKPOINTS:
+                await time_slices.next()
     return min(count, most)
-
-
-def headers(buffer: Buffer) -> Iterable[tuple[int, int, int]]:
-    """Yield the first and last offset and the number of records of each batch in a buffer."""
-    at = 0
-    while at < len(buffer):
-        base, length, delta, records = HEADER.unpack_from(buffer, at)
-        yield base, base + delta, records
-        at += BEFORE_LENGTH + length

@@ -8,8 +8,7 @@ software are counted as `other`.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
-from struct import Struct
+from collections.abc import Collection
 from typing import Any
 
 from attrs import define, field
@@ -18,16 +17,13 @@ from korvet.broker.counters import Counters, TimedExchange
 from korvet.concurrency.histograms import new_histogram, observe
 from korvet.concurrency.time_slices import TimeSlices
 from korvet.metrics.samples import Labels, Samples, Value
-from korvet.protocol.buffers import Buffer
 from korvet.protocol.connection import Api
+from korvet.protocol.encoded_batches import EncodedBatches
 from korvet.protocol.error_codes import Find, finder, name_of
 
 OTHER = "other"
 UNKNOWN = "unknown"
 MOST_SOFTWARE = 100
-# Batch length, and the number of records, in the header of a record batch.
-LENGTH, RECORDS = Struct(">8xi"), Struct(">57xi")
-BEFORE_LENGTH = 12  # bytes of a batch that its length does not include
 SLOW_S = 0.001  # the times of all requests that take as long are observed
 BATCHES_BETWEEN_CHECKPOINTS = 500
 
@@ -176,20 +172,15 @@ class Recorder(Counters):
         counts.batches += 1
         counts.size += size
 
-    async def fetched(self, topic: str, batches: Sequence[Buffer]) -> None:
+    async def fetched(self, topic: str, batches: EncodedBatches) -> None:
         counts = self._sent.get(topic) or self._new_topic(self._sent, topic)
+        counts.size += batches.size
         time_slices = TimeSlices()
-        for buffer in batches:
-            start, size = 0, len(buffer)
-            counts.size += size
-            while start < size:
-                counts.batches += 1
-                (records,) = RECORDS.unpack_from(buffer, start)
-                counts.records += records
-                (length,) = LENGTH.unpack_from(buffer, start)
-                start += BEFORE_LENGTH + length
-                if not counts.batches % BATCHES_BETWEEN_CHECKPOINTS:
-                    await time_slices.next()
+        for header in batches.headers():
+            counts.batches += 1
+            counts.records += header.records
+            if not counts.batches % BATCHES_BETWEEN_CHECKPOINTS:
+                await time_slices.next()
 
     def forget_topics(self, existing: Collection[str]) -> None:
         """Remove the counts of topics that do not exist any more, so that new topics are counted by name."""

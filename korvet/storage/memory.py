@@ -287,8 +287,8 @@ class MemoryStorage(Storage):
                 log = self._log(tp)
                 limit = min(request.max_bytes, max_bytes - size)
                 found = log.read(request.offset, limit, at_least_one=size == 0)
-                size += found.size
-                results[tp] = ReadResult(found.batches, found.size, log.bounds, found.is_cut)
+                size += found.batches.size
+                results[tp] = ReadResult(found.batches, log.bounds, found.is_cut)
             except KafkaError as error:
                 results[tp] = error
         return results

@@ -24,6 +24,7 @@ from typing import NamedTuple, cast
 from attrs import define, field
 
 from korvet.protocol.buffers import Buffer
+from korvet.protocol.encoded_batches import EncodedBatches
 from korvet.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
 from korvet.protocol.record_batch import (
     MAX_UNPACKED_BYTES,
@@ -100,8 +101,7 @@ class MemoryBudget:
 class Slice(NamedTuple):
     """Batches that a read found."""
 
-    batches: list[Buffer]
-    size: int
+    batches: EncodedBatches
     is_cut: bool = False
 
 
@@ -167,7 +167,7 @@ class Segment:
             return self._buffers[index]
         return self._joined[self._start(index) : self.ends[index]]
 
-    def batches(self, first: int, end: int) -> list[Buffer]:
+    def buffers(self, first: int, end: int) -> list[Buffer]:
         """Return consecutive batches: as one buffer if the segment is joined, else a buffer for each."""
         if self._joined is None:
             return self._buffers[first:end]
@@ -303,7 +303,7 @@ class PartitionLog:
         With `at_least_one`, return the first one even if it exceeds `max_bytes`.
         """
         if offset == self.next_offset:
-            return Slice([], 0)
+            return Slice(EncodedBatches())
         if not self.trimmed_before <= offset < self.next_offset:
             raise OffsetOutOfRange(
                 f"offset {offset} is outside the log, which goes from {self.log_start_offset} to {self.next_offset}"
@@ -311,26 +311,26 @@ class PartitionLog:
 
         number = bisect_left(self.segment_ends, offset)
         if number == len(self.segments):
-            return Slice([], 0)  # everything up to the end was dropped
+            return Slice(EncodedBatches())  # everything up to the end was dropped
         index = bisect_left(self.segments[number].last_offsets, offset)
         return self._collect(number, index, max_bytes, at_least_one=at_least_one)
 
     def _collect(self, number: int, index: int, max_bytes: int, *, at_least_one: bool) -> Slice:
-        batches: list[Buffer] = []
+        buffers: list[Buffer] = []
         size = 0
         while number < len(self.segments):
             segment = self.segments[number]
             begin = segment.ends[index - 1] if index else 0
             end = bisect_right(segment.ends, begin + max_bytes - size, index)
-            if end == index and at_least_one and not batches:
+            if end == index and at_least_one and not buffers:
                 end += 1
             if end > index:
-                batches += segment.batches(index, end)
+                buffers += segment.buffers(index, end)
                 size += segment.ends[end - 1] - begin
             if end < segment.count:
-                return Slice(batches, size, is_cut=True)
+                return Slice(EncodedBatches(buffers, size), is_cut=True)
             number, index = number + 1, 0
-        return Slice(batches, size)
+        return Slice(EncodedBatches(buffers, size))
 
     # --- By time ----------------------------------------------------------------------------------------
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum, IntEnum
 from typing import NamedTuple
 from uuid import UUID
 
 from attrs import field, frozen
 
-from korvet.protocol.buffers import Buffer
+from korvet.protocol.encoded_batches import EncodedBatches
 
 # Values of metrics by name and label values. A histogram is a list (`korvet.concurrency.histograms`).
 Measurements = Mapping[str, Mapping[tuple[str, ...], float | list[float]]]
@@ -159,14 +159,18 @@ class ReadRequest:
 class ReadResult:
     """Whole record batches, ready for the wire: base offset and leader epoch are stamped.
 
-    `batches` are buffers to be sent one after the other; the first batch contains the requested offset, or
-    follows it if that offset is gone. It is empty if there is nothing to read yet.
+    The first batch contains the requested offset, or follows it if that offset is gone. There are no batches if there
+    is nothing to read yet.
     """
 
-    batches: Sequence[Buffer]
-    size: int  # bytes in `batches`
+    batches: EncodedBatches
     offsets: LogOffsets
     is_cut: bool = False  # a limit ended the read, so there is more, or may be
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batches."""
+        return self.batches.size
 
 
 @frozen

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from korvet.protocol.compression import Codec
+from korvet.protocol.encoded_batches import BatchHeader
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.record import Headers
 from korvet.protocol.record_batch import RecordBatch, build_batch, decode_records, parse_batches
@@ -114,8 +115,16 @@ async def read(
 
 
 def batches_of(result: ReadResult) -> list[RecordBatch]:
-    """Return the batches in a result, whose buffers may be split anywhere."""
-    return parse_batches(b"".join(result.batches))
+    """Return the batches in a result, after comparing them with the result's description of them."""
+    data = result.batches.joined()
+    batches = parse_batches(data)
+    described = [
+        BatchHeader(each.base_offset, each.last_offset, each.record_count, each.size) for each in batches
+    ]
+
+    assert described == list(result.batches.headers())
+    assert len(data) == result.size
+    return batches
 
 
 def records_of(result: ReadResult, offset: int = 0) -> list[StoredRecord]:

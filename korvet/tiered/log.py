@@ -23,6 +23,7 @@ from attrs import define, evolve, field, frozen
 from korvet.concurrency.time_slices import TimeSlices
 from korvet.config import MAX_LONG, Config
 from korvet.lake.remote_values import ArchivedLog
+from korvet.protocol.encoded_batches import EncodedBatches
 from korvet.protocol.errors import KafkaError, OffsetOutOfRange
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import ProducerBatch
@@ -168,7 +169,7 @@ class Tiers:
             )
             if data:
                 offsets = evolve(archived.offsets, log_start_offset=archived.start)
-                return ReadResult([data], len(data), offsets, is_cut=True)
+                return ReadResult(EncodedBatches([data], len(data)), offsets, is_cut=True)
         # The archive has no records between the offset and the local log start, so read on from there.
         local = ReadRequest(end, request.max_bytes)
         result = (await self._storage.read({tp: local}, max_bytes=request.max_bytes))[tp]

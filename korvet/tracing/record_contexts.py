@@ -7,12 +7,13 @@ they contain the name of the header.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from opentelemetry.trace import SpanContext, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from korvet.protocol.buffers import Buffer
 from korvet.protocol.compression import Codec
+from korvet.protocol.encoded_batches import EncodedBatches
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.record import Headers
 from korvet.protocol.record_batch import RecordBatch, decode_records, parse_batches
@@ -20,32 +21,42 @@ from korvet.protocol.record_batch import RecordBatch, decode_records, parse_batc
 HEADER = "traceparent"
 HEADER_BYTES = HEADER.encode()
 LARGEST_BYTES = 64 * 1024
+# No further batches are searched after so many bytes of a request.
+SEARCHED_BYTES = 16 * LARGEST_BYTES
 # Further contexts of a request are left out.
 MOST_CONTEXTS = 32
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
-def contexts_in(buffers: Iterable[Buffer]) -> list[SpanContext]:
-    """Return the distinct contexts of the records in batches, the first MOST_CONTEXTS of them."""
+def contexts_in(records: Iterable[EncodedBatches]) -> list[SpanContext]:
+    """Return the distinct contexts of records, the first MOST_CONTEXTS of them."""
     found: dict[tuple[int, int], SpanContext] = {}
-    for buffer in buffers:
-        for context in _contexts(bytes(buffer)) if len(buffer) <= LARGEST_BYTES else ():
-            if len(found) == MOST_CONTEXTS:
+    searched = 0
+    for each in records:
+        for data in _small_batches(each):
+            searched += len(data)
+            for context in _contexts(data):
+                if len(found) == MOST_CONTEXTS:
+                    return [*found.values()]
+                found.setdefault((context.trace_id, context.span_id), context)
+            if searched >= SEARCHED_BYTES:
                 return [*found.values()]
-            found.setdefault((context.trace_id, context.span_id), context)
     return [*found.values()]
 
 
+def _small_batches(records: EncodedBatches) -> Iterator[bytes]:
+    """Yield the batches that are searched. The handler refuses bytes that are not batches."""
+    with suppress(KafkaError):
+        yield from records.batches(LARGEST_BYTES)
+
+
 def _contexts(data: bytes) -> Iterator[SpanContext]:
-    """Yield the contexts in batches. Batches that cannot be read have none; their handler refuses them."""
-    has_header = HEADER_BYTES in data
-    try:
-        for batch in parse_batches(data, truncated_end_ok=True):
-            if has_header or batch.compression is not Codec.NONE:
+    """Yield the contexts in a batch. A batch that cannot be read has none; its handler refuses it."""
+    with suppress(KafkaError):
+        for batch in parse_batches(data):
+            if batch.compression is not Codec.NONE or HEADER_BYTES in data:
                 yield from _of_batch(batch)
-    except KafkaError:
-        return
 
 
 def _of_batch(batch: RecordBatch) -> Iterator[SpanContext]:

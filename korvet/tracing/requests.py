@@ -7,6 +7,7 @@ for records that a Fetch returns, it has links to the spans that produced them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from attrs import define, field
@@ -15,11 +16,10 @@ from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanK
 from opentelemetry.util.types import AttributeValue
 
 from korvet.broker.broker import Broker, Disconnect, PendingResponse, RequestContext
-from korvet.protocol.buffers import Buffer
 from korvet.protocol.connection import PRODUCE, Api
+from korvet.protocol.encoded_batches import EncodedBatches
 from korvet.protocol.error_codes import Find, finder, name_of
-from korvet.protocol.errors import ErrorCode
-from korvet.protocol.record_batch import HEADER_BYTES
+from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.security.session import ANONYMOUS
 from korvet.tracing import names
 from korvet.tracing.record_contexts import contexts_in
@@ -28,8 +28,6 @@ FETCH = 1
 # Error codes that belong to the normal course of a group: the span has them, and no status.
 EXPECTED = {ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.REBALANCE_IN_PROGRESS}
 UNANSWERED = "unanswered"
-# Of the number of records in the header of a batch.
-COUNT = slice(57, 61)
 
 
 @define(eq=False)
@@ -69,7 +67,7 @@ class RequestSpans:
         return codes
 
     def _start(self, body: Any, context: RequestContext) -> Span:
-        produced = list(produced_buffers(body)) if self.api.key == PRODUCE else []
+        produced = list(produced_records(body)) if self.api.key == PRODUCE else []
         contexts = contexts_in(produced)
         parent = trace.set_span_in_context(NonRecordingSpan(contexts[0])) if len(contexts) == 1 else None
         span = self.tracer.start_span(
@@ -98,7 +96,7 @@ class RequestSpan:
             if not EXPECTED.issuperset(codes):
                 self.span.set_status(StatusCode.ERROR, name_of(codes[0]))
         if self.spans.api.key == FETCH:
-            for link in links_to(contexts_in(fetched_buffers(response))):
+            for link in links_to(contexts_in(fetched_records(response))):
                 self.span.add_link(link.context)
 
     def fail(self, error: str) -> None:
@@ -160,23 +158,27 @@ def topics_of(api: Api, body: Any) -> list[str]:
     return [topic.topic for topic in body.topics] if api.key == FETCH else []
 
 
-def produced_buffers(body: Any) -> Iterator[Buffer]:
-    """Yield the batches of a Produce."""
+def produced_records(body: Any) -> Iterator[EncodedBatches]:
+    """Yield the records of each partition of a Produce."""
     for topic in body.topic_data:
         for partition in topic.partition_data:
-            yield from partition.records or ()
+            yield EncodedBatches(partition.records or ())
 
 
-def fetched_buffers(response: Any) -> Iterator[Buffer]:
-    """Yield the batches in the response to a Fetch."""
+def fetched_records(response: Any) -> Iterator[EncodedBatches]:
+    """Yield the records of each partition in the response to a Fetch."""
     for topic in response.responses:
         for partition in topic.partitions:
-            yield from partition.records or ()
+            yield EncodedBatches(partition.records or ())
 
 
-def record_count(batch: Buffer) -> int:
-    """Return the number of records in a batch, by its header."""
-    return max(0, int.from_bytes(batch[COUNT], "big", signed=True)) if len(batch) >= HEADER_BYTES else 0
+def record_count(records: EncodedBatches) -> int:
+    """Return the number of records that the headers of batches announce."""
+    count = 0
+    with suppress(KafkaError):
+        for header in records.headers():
+            count += max(0, header.records)
+    return count
 
 
 def links_to(contexts: Sequence[SpanContext]) -> list[Link]:

@@ -504,7 +504,7 @@ def at_epoch(broker: Broker, epoch: int, ends: dict[int, EpochEnd]) -> None:
         results = await storage.read(requests, **options)
         for tp, result in results.items():
             if isinstance(result, ReadResult):
-                results[tp] = ReadResult(result.batches, result.size, await latest(tp))
+                results[tp] = ReadResult(result.batches, await latest(tp))
         return results
 
     async def epoch_end(_: TopicPartition, asked: int) -> EpochEnd:

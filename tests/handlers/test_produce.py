@@ -16,7 +16,7 @@ from korvet.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from korvet.protocol.record_batch import build_batch, parse_batches
+from korvet.protocol.record_batch import build_batch
 from korvet.storage.interface import ReadRequest, ReadResult, TopicPartition
 from tests.handlers.support import (
     NOW_MS,
@@ -56,7 +56,7 @@ async def stored(broker: Broker, tp: TopicPartition = T0) -> list[tuple[int, int
     results = await broker._storage.read({tp: ReadRequest(0, 1_000_000)}, max_bytes=1_000_000)
     result = results[tp]
     assert isinstance(result, ReadResult)
-    return [(each.base_offset, each.record_count) for part in result.batches for each in parse_batches(part)]
+    return [(header.base_offset, header.records) for header in result.batches.headers()]
 
 
 async def test_base_offset_is_returned(broker: Broker) -> None:

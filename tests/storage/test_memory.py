@@ -78,7 +78,7 @@ async def test_batch_is_stored_and_read_without_copying() -> None:
     appended = framed(batch([Record(b"x" * 1000)]), slack=200)
     frame = appended.buffer.obj
     await append_batch(storage, TP, appended)
-    (found,) = (await read(storage, TP, 0)).batches
+    (found,) = (await read(storage, TP, 0)).batches.buffers
 
     assert isinstance(found, memoryview)
     assert found.obj is frame
@@ -308,7 +308,7 @@ async def test_small_batches_of_a_closed_segment_share_one_buffer() -> None:
 
     assert len(closed) >= 2
     for segment in closed:
-        assert 1 == len(segment.batches(0, segment.count))
+        assert 1 == len(segment.buffers(0, segment.count))
         assert segment.cost < 1.25 * segment.size
     assert 2 * LOG_COST + sum(segment.cost for segment in log.segments) == storage._budget.used
     assert values == [record.value for record in await records_from(storage, TP, 0, max_bytes=10_000)]
@@ -323,7 +323,7 @@ async def test_large_batches_of_a_closed_segment_are_not_copied() -> None:
         await append(storage, TP, [Record(bytes(SEGMENT_BYTES // 4))])
     segment = storage._logs[TP].segments[0]
 
-    assert len(segment.batches(0, segment.count)) == segment.count > 1
+    assert len(segment.buffers(0, segment.count)) == segment.count > 1
 
 
 @pytest.mark.parametrize("cut", [1, 700, 1_500, 2_999])

@@ -78,7 +78,7 @@ def test_packed_runs_equal_entries_rebuilt_one_by_one(
     expected = rebuild_one_by_one(entries, mapper, epochs, limit, codec=codec, at_least_one=at_least_one)
     actual = rebuild_records(entries, mapper, epochs, limit, codec=codec, at_least_one=at_least_one)
 
-    assert b"".join(expected.batches) == b"".join(actual.batches)
+    assert b"".join(expected.buffers) == b"".join(actual.buffers)
     assert expected[1:] == actual[1:]
 
 
@@ -93,7 +93,7 @@ def test_run_over_many_milliseconds_is_one_batch(mapper: OffsetMapper, count: in
     rebuilt = rebuild_records(entries, mapper, [Epoch(0, 0)], UNLIMITED, at_least_one=True)
 
     assert run is not None
-    (batch,) = parse_batches(b"".join(rebuilt.batches))
+    (batch,) = parse_batches(b"".join(rebuilt.buffers))
     validate(batch)
     assert first_offset == batch.base_offset
     assert [(index, T0 + index, None, value, ()) for index, value in enumerate(values)] == decode_records(

@@ -201,7 +201,7 @@ def entry_of(mapper: OffsetMapper, offset: int, fields: Fields) -> Entry:
 
 
 def records_of(rebuilt: Rebuilt) -> list[StoredRecord]:
-    batches = parse_batches(b"".join(rebuilt.batches))
+    batches = parse_batches(b"".join(rebuilt.buffers))
     for each in batches:
         validate(each)
     return [
@@ -235,13 +235,13 @@ def test_records_survive_a_round_trip_through_entries(
     rebuilt = rebuild_records(entries, mapper, FIRST_EPOCH, UNLIMITED, codec=codec, at_least_one=True)
     kinds = {
         each.base_offset + delta: (each.producer_id, each.is_log_append_time)
-        for each in parse_batches(b"".join(rebuilt.batches))
+        for each in parse_batches(b"".join(rebuilt.buffers))
         for delta, *_ in decode_records(each)
     }
 
     assert records_of(rebuilt) == [StoredRecord(offset, *record) for offset, record, _, _ in records]
     assert rebuilt.entries == len(entries)
-    assert rebuilt.size == sum(map(len, rebuilt.batches))
+    assert rebuilt.size == sum(map(len, rebuilt.buffers))
     assert kinds == {
         offset: (int(producer.partition(b":")[0] or -1), by_broker)
         for offset, _, producer, by_broker in records
@@ -275,7 +275,7 @@ def test_batch_belongs_to_one_leader_epoch() -> None:
     epochs = [Epoch(0, 0), Epoch(3, 4), Epoch(4, 4), Epoch(5, 8)]
     rebuilt = rebuild_records(entries, mapper, epochs, UNLIMITED, at_least_one=True)
     found = [
-        (each.base_offset, each.partition_leader_epoch) for each in parse_batches(b"".join(rebuilt.batches))
+        (each.base_offset, each.partition_leader_epoch) for each in parse_batches(b"".join(rebuilt.buffers))
     ]
 
     assert [(0, 0), (4, 4), (8, 5)] == found
@@ -327,7 +327,7 @@ def test_whole_batches_are_stamped_and_otherwise_unchanged() -> None:
     ]
     entries = [entry_of(mapper, 2, [b"$batch", sent[0]]), entry_of(mapper, 4, [b"$batch", sent[1]])]
     rebuilt = rebuild_batches(entries, mapper, [Epoch(0, 0), Epoch(1, 3)], UNLIMITED, at_least_one=True)
-    joined = b"".join(rebuilt.batches)
+    joined = b"".join(rebuilt.buffers)
     found = parse_batches(joined)
 
     assert [(0, 0), (3, 1)] == [(each.base_offset, each.partition_leader_epoch) for each in found]

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from attrs import asdict, define
 
+from korvet.protocol.encoded_batches import EncodedBatches
 from korvet.protocol.errors import KafkaError, OffsetOutOfRange
 from korvet.protocol.record_batch import (
     RecordBatch,
@@ -41,8 +42,7 @@ COLUMNS = "log_start_offset, next_offset, trimmed_before, size, cleaned, produce
 class Slice(NamedTuple):
     """Batches that a read found; `is_cut` if a limit ended it."""
 
-    batches: Sequence[bytes]
-    size: int
+    batches: EncodedBatches
     is_cut: bool
 
 
@@ -129,10 +129,10 @@ class PartitionLog:
         size = 0
         for data in self.batches("last_offset >= ?", offset):
             if size + len(data) > max_bytes and (found or not at_least_one):
-                return Slice(found, size, is_cut=True)
+                return Slice(EncodedBatches(found, size), is_cut=True)
             found.append(data)
             size += len(data)
-        return Slice(found, size, is_cut=False)
+        return Slice(EncodedBatches(found, size), is_cut=False)
 
     def earliest(self) -> OffsetAndTimestamp:
         first = self.seek_ts(ANY_TIME)

@@ -289,8 +289,8 @@ class SQLiteStorage(Storage):
                 log = self.log(tp)
                 limit = min(request.max_bytes, max_bytes - size)
                 found = log.read(request.offset, limit, at_least_one=size == 0)
-                results[tp] = ReadResult(found.batches, found.size, log.bounds, found.is_cut)
-                size += found.size
+                results[tp] = ReadResult(found.batches, log.bounds, found.is_cut)
+                size += found.batches.size
             except KafkaError as error:
                 results[tp] = detached(error)
         return results

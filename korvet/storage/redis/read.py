@@ -22,6 +22,7 @@ from attrs import define, field
 from korvet.concurrency.time_slices import TimeSlices
 from korvet.protocol.buffers import Buffer, join_small
 from korvet.protocol.compression import Codec
+from korvet.protocol.encoded_batches import EncodedBatches
 from korvet.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
 from korvet.storage.interface import LogOffsets, ReadRequest, ReadResult, TopicPartition
 from korvet.storage.redis.client.caller import RedisCaller
@@ -69,9 +70,9 @@ class PartitionRead:
     asked: int = 0  # entries requested for the last slice
     attempts: int = 0
     size: int = 0
-    batches: list[Buffer] = field(factory=list)
+    buffers: list[Buffer] = field(factory=list)  # of whole batches
     offsets: LogOffsets | None = None
-    taken: bytes = b""  # the ID of the last entry in `batches`
+    taken: bytes = b""  # the ID of the last entry in `buffers`
     is_cut: bool = False
 
     def __attrs_post_init__(self) -> None:
@@ -101,7 +102,7 @@ class PartitionRead:
             return CAUTIOUS_ENTRIES
         fitting = int(min(self.limit, SLICE_BYTES) / self.average)
         safe = WORST_SLICE_BYTES // max(self.partition.largest_entry, 1)
-        expected = CAUTIOUS_ENTRIES if self.expects_nothing and not self.batches else SLICE_ENTRIES
+        expected = CAUTIOUS_ENTRIES if self.expects_nothing and not self.buffers else SLICE_ENTRIES
         return max(1, min(fitting, safe, expected))
 
     @property
@@ -143,23 +144,23 @@ class PartitionRead:
     def take(self, rebuilt: Rebuilt, entries: Sequence[Entry]) -> None:
         """Add batches that were built from the first `rebuilt.entries` of these entries."""
         # Tens of thousands of small objects would fragment the interpreter's memory, which could not be released.
-        self.batches += join_small(rebuilt.batches, SMALL_BATCH_BYTES)
+        self.buffers += join_small(rebuilt.buffers, SMALL_BATCH_BYTES)
         self.size += rebuilt.size
         self.limit -= rebuilt.size
         if rebuilt.entries:
             self.taken = entries[rebuilt.entries - 1][0]
         if rebuilt.entries > rebuilt.skipped:
             self.average = rebuilt.size / (rebuilt.entries - rebuilt.skipped)
-        self.at_least_one = self.at_least_one and not self.batches
+        self.at_least_one = self.at_least_one and not self.buffers
 
     def is_short_of(self, end: int) -> bool:
-        """Return True if there can be an entry between the last one in `batches` and that offset."""
+        """Return True if there can be an entry between the last one in `buffers` and that offset."""
         last = self.partition.mapper.offset(self.taken) if self.taken else None
         return last is None or last + 1 < end
 
     def result(self) -> ReadResult:
         offsets = cast(LogOffsets, self.offsets)
-        return ReadResult(self.batches, self.size, offsets, self.is_cut)
+        return ReadResult(EncodedBatches(self.buffers, self.size), offsets, self.is_cut)
 
 
 @define(eq=False)
@@ -296,10 +297,10 @@ class Reader:
         try:
             executed = cast(list[Reply], await pending.wait())[-1]
         except RedisUnavailable as error:
-            if read.batches:
+            if read.buffers:
                 return None
             raise self.redis.absence() from error
-        return None if isinstance(executed, Exception) and read.batches else executed
+        return None if isinstance(executed, Exception) and read.buffers else executed
 
     async def _checked(self, read: PartitionRead, executed: Reply) -> tuple[PartitionState, Sequence[Entry]]:
         """Return state and entries, after `settle` if other clients have changed the stream."""

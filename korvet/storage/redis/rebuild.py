@@ -64,10 +64,10 @@ class Epoch(NamedTuple):
 
 
 class Rebuilt(NamedTuple):
-    """Batches that were built from the first entries of a read."""
+    """Whole batches that were built from the first entries of a read."""
 
-    batches: list[Buffer]
-    size: int
+    buffers: list[Buffer]  # a large batch has two
+    size: int  # in bytes
     entries: int  # number of entries used; fewer than given if the limit was reached
     skipped: int  # number of used entries that have no offset
 
@@ -79,7 +79,7 @@ def rebuild_batches(
     entries: Sequence[Entry], mapper: OffsetMapper, epochs: Sequence[Epoch], limit: int, *, at_least_one: bool
 ) -> Rebuilt:
     """Return the batches of as many entries as fit into `limit` bytes."""
-    batches: list[Buffer] = []
+    buffers: list[Buffer] = []
     size = skipped = used = 0
     for entry_id, fields in entries:
         offset = mapper.offset(entry_id)
@@ -87,14 +87,14 @@ def rebuild_batches(
             skipped += 1
             used += 1
             continue
-        buffers = buffers_of_entry(entry_id, fields, offset, epochs)
-        length = sum(map(len, buffers))
-        if size + length > limit and (batches or not at_least_one):
+        batch = buffers_of_entry(entry_id, fields, offset, epochs)
+        length = sum(map(len, batch))
+        if size + length > limit and (buffers or not at_least_one):
             break
-        batches += buffers
+        buffers += batch
         size += length
         used += 1
-    return Rebuilt(batches, size, used, skipped)
+    return Rebuilt(buffers, size, used, skipped)
 
 
 def buffers_of_entry(
@@ -154,10 +154,10 @@ def batch_of(run: Run, epochs: Sequence[Epoch], codec: Codec) -> Rebuilt | None:
     last_offset = run.first_offset + run.records - 1
     if last_offset > batch.last_possible:
         return None
-    batches: list[Buffer] = []
+    buffers: list[Buffer] = []
     batch.parts.append(run.packed)
-    batch.finish(last_offset, run.max_timestamp, run.records, codec, batches)
-    return Rebuilt(batches, sum(map(len, batches)), run.records, 0)
+    batch.finish(last_offset, run.max_timestamp, run.records, codec, buffers)
+    return Rebuilt(buffers, sum(map(len, buffers)), run.records, 0)
 
 
 def rebuild_one_by_one(
@@ -175,7 +175,7 @@ def rebuild_one_by_one(
     """
     # This loop is the cost of reading entries that are not uniform, about a microsecond each, so it avoids calls.
     varints = VARINTS
-    batches: list[Buffer] = []
+    buffers: list[Buffer] = []
     batch = OpenBatch(PLAIN, -1, 0, epochs)
     parts, batch_kind, base_offset, base_timestamp, last_possible = batch.parts, PLAIN, -1, 0, -1
     offset = count = size = skipped = 0
@@ -230,7 +230,7 @@ def rebuild_one_by_one(
             or kind is not batch_kind
             or (stamp is None and not batch.takes(timestamp))
         ):
-            batch.finish(offset, latest, count - finished, codec, batches)
+            batch.finish(offset, latest, count - finished, codec, buffers)
             batch = OpenBatch(kind, record_offset, timestamp, epochs)
             parts, batch_kind, last_possible = batch.parts, kind, batch.last_possible
             base_offset, base_timestamp, latest, finished = record_offset, timestamp, timestamp, count
@@ -250,8 +250,8 @@ def rebuild_one_by_one(
         if timestamp > latest:  # noqa: PLR1730  max() is a call
             latest = timestamp
         count += 1
-    batch.finish(offset, latest, count - finished, codec, batches)
-    return Rebuilt(batches, sum(map(len, batches)), count + skipped, skipped)
+    batch.finish(offset, latest, count - finished, codec, buffers)
+    return Rebuilt(buffers, sum(map(len, buffers)), count + skipped, skipped)
 
 
 class OpenBatch:
@@ -288,9 +288,9 @@ class OpenBatch:
         return self.kind.timestamp_type is TimestampType.CREATE_TIME or not delta
 
     def finish(
-        self, last_offset: int, max_timestamp: int, count: int, codec: Codec, batches: list[Buffer]
+        self, last_offset: int, max_timestamp: int, count: int, codec: Codec, buffers: list[Buffer]
     ) -> None:
-        """Append the batch to `batches`, unless it is empty."""
+        """Append the batch to `buffers`, as one or two of them, unless it is empty."""
         if not count:
             return
         parts = self.parts
@@ -317,7 +317,7 @@ class OpenBatch:
         batch_length = CRC_COVERS_FROM - LOG_OVERHEAD_BYTES + len(covered)
         head = PREFIX.pack(self.base_offset, batch_length, self.leader_epoch)
         head += header[PREFIX.size : CRC_AT] + crc32c(covered).to_bytes(4, "big")
-        batches += (head, covered) if len(covered) > JOINED_BYTES else (head + covered,)
+        buffers += (head, covered) if len(covered) > JOINED_BYTES else (head + covered,)
 
 
 def offsets_of(mapper: OffsetMapper, ms: int) -> tuple[int, int]:

@@ -435,7 +435,7 @@ class CompactionContract(Contract):
 
                     async def wait() -> None:
                         await watch.wait()
-                        while not (await read(other, compacting, end)).batches:
+                        while not (await read(other, compacting, end)).size:
                             await watch.wait()
 
                     end = (await storage.latest(compacting)).high_watermark

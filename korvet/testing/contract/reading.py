@@ -7,6 +7,8 @@ import itertools
 import pytest
 import trio
 
+from korvet.protocol.compression import Codec
+from korvet.protocol.encoded_batches import EncodedBatches
 from korvet.protocol.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from korvet.storage.interface import (
     EpochEnd,
@@ -26,6 +28,8 @@ from korvet.testing.records import (
     UNLIMITED,
     Record,
     append,
+    append_batch,
+    batch,
     batches_of,
     numbered,
     read,
@@ -73,8 +77,7 @@ class ReadContract(Contract):
         end = result.base_offset + 2
         found = await read(storage, tp, end)
 
-        assert ReadResult(found.batches, 0, LogOffsets(start, end, end)) == found
-        assert [] == list(found.batches)
+        assert ReadResult(EncodedBatches(), LogOffsets(start, end, end)) == found
 
     async def test_read_result_is_cut_when_a_limit_ended_it(
         self, storage: Storage, tp: TopicPartition
@@ -103,7 +106,7 @@ class ReadContract(Contract):
         for offset in (0, bounds.high_watermark):
             found = await read(storage, tp, offset)
 
-            assert [] == list(found.batches)
+            assert EncodedBatches() == found.batches
             assert bounds == found.offsets
 
     async def test_consumer_waiting_at_offset_0_reads_the_first_record(
@@ -139,7 +142,7 @@ class ReadContract(Contract):
 
         assert LogOffsets(result.base_offset + 1, end, end) == found.offsets
         assert found.offsets == await storage.latest(tp)
-        assert found.size == sum(len(each) for each in found.batches)
+        assert found.size == len(found.batches.joined())
 
     async def test_both_isolation_levels_read_records_without_transactions(
         self, storage: Storage, tp: TopicPartition
@@ -153,6 +156,29 @@ class ReadContract(Contract):
 
             assert isinstance(found, ReadResult)
             assert stored(numbered(4), result.base_offset) == records_of(found)
+
+    async def test_batches_of_every_size_are_described_by_their_headers(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        wanted = []
+        for number, (count, size) in enumerate(
+            itertools.product((1, 3, 400), (1, 100, 5_000, 20_000, 100_000))
+        ):
+            records = [
+                Record(b"%d." % index * (size // 4 + 1)) for index in range(max(count * 100 // size, 1))
+            ]
+            codec = list(Codec)[number % len(Codec)]
+            result = await append_batch(storage, tp, batch(records, codec=codec))
+            wanted += stored(records, result.base_offset)
+        found = await read(storage, tp, wanted[0].offset)
+        headers = list(found.batches.headers())
+
+        assert wanted == records_of(found)  # which also compares the headers with the batches
+        assert len(wanted) == sum(header.records for header in headers)
+        assert found.size == sum(header.size for header in headers)
+        for largest in (0, 10_000, 1_000_000):
+            copies = list(found.batches.batches(largest))
+            assert [header.size for header in headers if header.size <= largest] == [*map(len, copies)]
 
     # --- Limits -----------------------------------------------------------------------------------------
 
@@ -392,7 +418,7 @@ class ReadContract(Contract):
         assert start == base + 3
         assert OffsetAndTimestamp(base + 3, -1) == earliest
         assert LogOffsets(base + 3, base + 3, base + 3) == bounds
-        assert [] == list(found.batches)
+        assert EncodedBatches() == found.batches
         assert again.base_offset >= base + 3
         if topic.config.mapping is OffsetMapping.DENSE:
             assert base + 3 == again.base_offset
