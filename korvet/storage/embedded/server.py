@@ -34,6 +34,7 @@ import trio
 from korvet.concurrency.background import background_nursery
 from korvet.storage.embedded.allocator import environment
 from korvet.storage.embedded.binary import check_readable, find_binary, note_writer, version_of
+from korvet.storage.embedded.syncing import OF_SERVER, sync_every_second
 from korvet.storage.interface import StorageUsageError
 from korvet.storage.redis.client.address import RedisAddress
 from korvet.storage.redis.client.link import Link, LinkEnded
@@ -79,6 +80,8 @@ async def embedded_server(
             await server.obtain()
             async with background_nursery() as nursery:
                 nursery.start_soon(server.keep_running)
+                if appendfsync == "everysec":
+                    nursery.start_soon(sync_every_second, path)
                 yield server
         finally:
             await server.stop()
@@ -219,7 +222,7 @@ class EmbeddedServer:
             "unixsocketperm": "700",
             "dir": str(self.folder),
             "appendonly": "yes",
-            "appendfsync": self._appendfsync,
+            "appendfsync": OF_SERVER[self._appendfsync],
             "save": "",
             # The file consists mostly of batches, which clients have compressed, or left uncompressed on purpose.
             "rdbcompression": "no",
@@ -257,7 +260,7 @@ class EmbeddedServer:
             return False
         self.pid = int(match[1])
         await self._wait_until_it_serves()
-        await self._ask((b"CONFIG", b"SET", b"appendfsync", self._appendfsync))
+        await self._ask((b"CONFIG", b"SET", b"appendfsync", OF_SERVER[self._appendfsync]))
         logger.info("went on with the server (process %(pid)d) that was running in %(folder)s", self._fields)
         return True
 
