@@ -33,16 +33,22 @@ class Syncs:
         """Return the bytes of each file that are on disk, by inode."""
         return {inode: size for what, inode, size in self._noted() if what == "end"}
 
-    def count(self) -> int:
-        """Return the number of syncs that have begun."""
-        return sum(what == "begin" for what, *_ in self._noted())
-
     def wait_for_another(self) -> None:
         """Return once another sync has begun."""
-        before, ends = self.count(), time.monotonic() + LIMIT_S
-        while self.count() == before:
-            assert time.monotonic() < ends, f"no sync after {before}"
+        self._wait_for_more("begin", 1)
+
+    def wait_for_a_whole_one(self) -> None:
+        """Return once a sync that began after the call has ended."""
+        self._wait_for_more("end", 2)  # one may be under way at the call
+
+    def _wait_for_more(self, what: str, count: int) -> None:
+        target, ends = self._count(what) + count, time.monotonic() + LIMIT_S
+        while self._count(what) < target:
+            assert time.monotonic() < ends, f"no sync after {target}"
             time.sleep(LOOK_AGAIN_S)  # a sync of another process causes no event
+
+    def _count(self, wanted: str) -> int:
+        return sum(what == wanted for what, *_ in self._noted())
 
     def _noted(self) -> list[tuple[str, int, int]]:
         if not self.notes.exists():

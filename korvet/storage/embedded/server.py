@@ -34,7 +34,7 @@ import trio
 from korvet.concurrency.background import background_nursery
 from korvet.storage.embedded.allocator import environment
 from korvet.storage.embedded.binary import check_readable, find_binary, note_writer, version_of
-from korvet.storage.embedded.syncing import OF_SERVER, sync_every_second
+from korvet.storage.embedded.syncing import sync_every_second
 from korvet.storage.interface import StorageUsageError
 from korvet.storage.redis.client.address import RedisAddress
 from korvet.storage.redis.client.link import Link, LinkEnded
@@ -64,23 +64,26 @@ async def embedded_server(
     folder: str | Path,
     *,
     appendfsync: str = "everysec",
+    fsync: bool = False,
     binary: str | None = None,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[EmbeddedServer]:
     """Run the server of that folder until the block ends; enter the block when the server is ready.
 
-    `meanwhile` is called while the server starts. `binary` is the configured program, if any. Raise StorageUsageError
-    if another broker serves the folder, if it cannot be used, or if no server can read it. The server is stopped also
-    if the block is cancelled.
+    `appendfsync` is that of `embedded.appendfsync`; `fsync` means that the broker will send WAITAOF. `meanwhile` is
+    called while the server starts. `binary` is the configured program, if any. Raise StorageUsageError if another
+    broker serves the folder, if it cannot be used, or if no server can read it. The server is stopped also if the block
+    is cancelled.
     """
     path = prepare_folder(Path(folder))
+    broker_syncs = appendfsync == "everysec" and not fsync
     with broker_lock(path):
-        server = EmbeddedServer(path, appendfsync, binary, meanwhile)
+        server = EmbeddedServer(path, "no" if broker_syncs else appendfsync, binary, meanwhile)
         try:
             await server.obtain()
             async with background_nursery() as nursery:
                 nursery.start_soon(server.keep_running)
-                if appendfsync == "everysec":
+                if broker_syncs:
                     nursery.start_soon(sync_every_second, path)
                 yield server
         finally:
@@ -222,7 +225,7 @@ class EmbeddedServer:
             "unixsocketperm": "700",
             "dir": str(self.folder),
             "appendonly": "yes",
-            "appendfsync": OF_SERVER[self._appendfsync],
+            "appendfsync": self._appendfsync,
             "save": "",
             # The file consists mostly of batches, which clients have compressed, or left uncompressed on purpose.
             "rdbcompression": "no",
@@ -260,7 +263,7 @@ class EmbeddedServer:
             return False
         self.pid = int(match[1])
         await self._wait_until_it_serves()
-        await self._ask((b"CONFIG", b"SET", b"appendfsync", OF_SERVER[self._appendfsync]))
+        await self._ask((b"CONFIG", b"SET", b"appendfsync", self._appendfsync))
         logger.info("went on with the server (process %(pid)d) that was running in %(folder)s", self._fields)
         return True
 
@@ -346,6 +349,11 @@ def socket_of(folder: Path) -> Path:
         return Path((folder / "socket").read_text().rstrip("\n"))
     except FileNotFoundError:
         return folder / "redis.sock"
+
+
+def address_of_server(folder: Path) -> RedisAddress:
+    """Return the address of the running server."""
+    return RedisAddress(path=str(socket_of(folder.resolve())))
 
 
 def clear_socket(folder: Path) -> None:

@@ -4,6 +4,8 @@ The server's own `appendfsync everysec` is unsuitable: while a sync is under way
 for up to two seconds, and executes and answers commands all the same. If the server is killed then, acknowledged
 records are lost. Under `appendfsync no` it writes the file before it answers, without exception, so that a killed
 server loses nothing. The broker therefore starts the server with `no`, and this task limits what a power loss costs.
+
+WAITAOF (`acks.all.fsync`) counts the syncs of the server only, so there the server syncs by itself.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ import trio
 logger = logging.getLogger(__name__)
 
 SYNC_EVERY_S = 1.0
-# The value of `appendfsync` with which the server runs, by `embedded.appendfsync`.
-OF_SERVER = {"always": "always", "everysec": "no", "no": "no"}
+DURABILITY = (
+    "records of about the last second can be lost if the machine loses power, none if only the broker or its server"
+    " ends (embedded.appendfsync everysec)"
+)
 
 Sizes = dict[int, int]  # bytes of each file, by inode
 
