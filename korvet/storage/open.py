@@ -132,15 +132,17 @@ async def open_embedded(url: str, options: StorageOptions) -> AsyncIterator[Stor
     """Start a private server in the folder, and open storage in it."""
     from korvet.storage.embedded.server import embedded_server  # noqa: PLC0415  see `open_redis`
 
-    async with embedded_server(
-        embedded_folder(url),
-        appendfsync=options.embedded_appendfsync,
-        fsync=options.acks_all_fsync,
-        binary=options.embedded_binary,
-        meanwhile=import_redis_storage,
-    ) as server:
-        async with open_in_server(server.address, options) as storage:
-            yield storage
+    async with (
+        embedded_server(
+            embedded_folder(url),
+            appendfsync=options.embedded_appendfsync,
+            fsync=options.acks_all_fsync,
+            binary=options.embedded_binary,
+            meanwhile=import_redis_storage,
+        ) as server,
+        open_in_server(server.address, options) as storage,
+    ):
+        yield storage
 
 
 @asynccontextmanager
