@@ -27,7 +27,7 @@ from attrs import evolve, field, frozen
 
 from korvet.storage.interface import OffsetMapping, Storage, StorageDefaults, StorageUsageError
 from korvet.storage.memory import MemoryStorage, sensible_max_bytes
-from korvet.storage.urls import without_password
+from korvet.urls import without_password
 
 if TYPE_CHECKING:
     from korvet.storage.redis.client.address import RedisAddress
