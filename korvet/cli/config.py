@@ -55,13 +55,12 @@ def rows_of(config: Config) -> Iterator[dict[str, Any]]:
 def visible(setting: Setting, value: Any) -> Any:
     """Return a value for users: as JSON has it, a URL without its password, any other secret hidden."""
     from korvet.config import HIDDEN
-    from korvet.storage.urls import without_password
 
-    if setting.kind.is_secret and value is not None:
-        return without_password(value) if setting.name == "storage" else HIDDEN
+    if setting.kind.is_secret and not setting.kind.hides_passwords and value is not None:
+        return HIDDEN
     if isinstance(value, tuple):
         return shown(value) if value else None
-    return value
+    return setting.kind.shown(value)
 
 
 @command.command("reference")

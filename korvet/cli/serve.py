@@ -217,7 +217,7 @@ def hide_passwords(command: Sequence[str]) -> None:
 def without_secrets(argument: str) -> str:
     """Return a command-line argument without passwords: of a URL in it, or the value of a secret setting."""
     from korvet.config import HIDDEN, setting_of, settings
-    from korvet.storage.urls import without_password
+    from korvet.urls import without_password
 
     name, separator, value = argument.partition("=")
     known = settings().get(setting_of(name))

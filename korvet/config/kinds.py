@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 import attrs
-from attrs import frozen
+from attrs import evolve, frozen
+
+from korvet.urls import without_password
 
 T = TypeVar("T")
 
@@ -39,6 +41,11 @@ class Kind(Generic[T]):
     type: str  # Kafka's name: boolean, int, long, double, string, list, password
     accepted: str
     parse: Callable[[Any], T]
+    hides_passwords: bool = False  # the value is a URL, which may contain a password
+
+    def shown(self, value: Any) -> Any:
+        """Return a value for messages: a URL without its password."""
+        return without_password(value) if self.hides_passwords and isinstance(value, str) else value
 
     @property
     def is_secret(self) -> bool:
@@ -124,6 +131,18 @@ def storage_url(accepted: str) -> Kind[str]:
     return Kind("string", accepted, parse)
 
 
+def url(kind: Kind[T]) -> Kind[T]:
+    """Return the kind of another kind's values, which are URLs, with errors that do not contain passwords."""
+
+    def parse(value: Any) -> T:
+        try:
+            return kind.parse(value)
+        except ValueError:
+            raise ValueError(f"{without_password(str(value))!r} does not have that form") from None
+
+    return evolve(kind, parse=parse, hides_passwords=True)
+
+
 def list_of(kind: Kind[T]) -> Kind[tuple[T, ...]]:
     """Return the kind of lists of another kind: an array in the file, separated by commas elsewhere."""
 
@@ -143,7 +162,7 @@ def optional(kind: Kind[T]) -> Kind[T | None]:
     def parse(value: Any) -> T | None:
         return None if value is None else kind.parse(value)
 
-    return Kind(kind.type, kind.accepted, parse)
+    return evolve(kind, parse=parse)
 
 
 def secret(kind: Kind[T]) -> Kind[T]:
@@ -155,7 +174,7 @@ def secret(kind: Kind[T]) -> Kind[T]:
         except ValueError:
             raise ValueError("the value, which is hidden, does not have that form") from None
 
-    return Kind("password", kind.accepted, parse)
+    return evolve(kind, type="password", parse=parse)
 
 
 def _range(at_least: int, at_most: int) -> str:

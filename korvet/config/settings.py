@@ -24,6 +24,7 @@ from korvet.config.kinds import (
     secret,
     storage_url,
     text,
+    url,
 )
 from korvet.config.listeners import (
     ADDRESS,
@@ -80,9 +81,8 @@ def _setting(
             raise ConfigError([f"$.{dotted(attribute.name)}: {error}; accepted: {kind.accepted}"]) from None
 
     metadata = {"setting": Setting(kind, description, unit, aliases)}
-    return field(
-        default=default, validator=check, metadata=metadata, repr=_hidden if kind.is_secret else True
-    )
+    shown = _hidden if kind.is_secret else (lambda value: repr(kind.shown(value)))
+    return field(default=default, validator=check, metadata=metadata, repr=shown)
 
 
 def _hidden(value: object) -> str:
@@ -104,8 +104,11 @@ class Config:
     # Storage, listeners, identity
     storage: str = _setting(
         secret(
-            storage_url(
-                "memory://, redis://…, rediss://…, unix://PATH, redis+sentinel://…, redis+cluster://…, embedded:PATH"
+            url(
+                storage_url(
+                    "memory://, redis://…, rediss://…, unix://PATH, redis+sentinel://…, redis+cluster://…, "
+                    "embedded:PATH"
+                )
             )
         ),
         "memory://",
@@ -266,7 +269,7 @@ class Config:
         300_000, "minimum time that a record is kept, and interval of retention checks", at_least=1
     )
     lake_url: str | None = _setting(
-        optional(text("a path, file:///path or s3://bucket/prefix")),
+        optional(url(text("a path, file:///path or s3://bucket/prefix"))),
         None,
         "location of the tables of `korvet lake archive`; topics with remote.storage.enable=true require it",
     )
@@ -447,7 +450,7 @@ class Config:
         "file with users of PLAIN, in lines NAME: PASSWORD; they take precedence over those of the store",
     )
     sasl_oauthbearer_jwks_endpoint_url: str | None = _setting(
-        optional(text("an https:, http: or file: URL", r"(https?|file)://[^\x00-\x20]+")),
+        optional(url(text("an https:, http: or file: URL", r"(https?|file)://[^\x00-\x20]+"))),
         None,
         "URL of the keys that verify tokens; OAUTHBEARER requires it",
     )

@@ -20,7 +20,7 @@ import attrs
 import trio
 from attrs import frozen
 
-from korvet.storage.embedded.server import try_lock
+from korvet.storage.embedded.folder import try_lock
 from korvet.storage.interface import StorageUsageError
 
 RECORD = "dev-cluster.json"

@@ -7,6 +7,7 @@ import importlib.util
 import trio
 
 from korvet.doctor.findings import Finding, error, ok
+from korvet.urls import without_password
 
 
 async def lake_findings(url: str) -> Finding:
@@ -26,4 +27,4 @@ def probe(url: str) -> Finding:
         refuse_unsafe_store(Location.parse(url))
     except LakeError as refusal:
         return error("lake", str(refusal), "see docs/pipeline.md for the stores that work")
-    return ok("lake", f"{url} accepts one of several simultaneous commits")
+    return ok("lake", f"{without_password(url)} accepts one of several simultaneous commits")

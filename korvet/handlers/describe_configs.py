@@ -205,7 +205,8 @@ def _defaults(names: Iterable[str]) -> Iterator[DescribeConfigsSynonym]:
 
 def _shown(name: str, value: Any) -> str | None:
     """Return the value of a broker setting in Kafka's notation, or None for a secret, as in Kafka."""
-    return None if value is None or BROKER_SETTINGS[name].kind.is_secret else written(value)
+    kind = BROKER_SETTINGS[name].kind
+    return None if value is None or kind.is_secret else written(kind.shown(value))
 
 
 def _from(name: str, synonyms: list[DescribeConfigsSynonym]) -> list[DescribeConfigsSynonym]:

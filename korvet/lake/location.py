@@ -16,6 +16,7 @@ import pyarrow.fs as pafs
 from attrs import field, frozen
 
 from korvet.lake.errors import InvalidLocation
+from korvet.urls import without_password
 
 ACCEPTED = "accepted are a path, file:///path and s3://bucket/prefix"
 # Arguments of pyarrow's S3FileSystem, and deltalake's names for them without AWS_.
@@ -39,19 +40,20 @@ class Location:
     def parse(cls, text: str, options: Mapping[str, str] | None = None) -> Location:
         """Read a path or a URL. Raises InvalidLocation."""
         scheme, separator, rest = text.partition("://")
+        shown = without_password(text)
         if not text.strip():
             raise InvalidLocation(f"The location of the tables is empty; {ACCEPTED}.")
         if not separator:
             return cls(Path(text).expanduser().absolute().as_uri().rstrip("/"), dict(options or {}))
         if scheme == "file":
             if not rest.startswith("/"):
-                raise InvalidLocation(f"{text} names a machine, not a path of this one; {ACCEPTED}.")
+                raise InvalidLocation(f"{shown} names a machine, not a path of this one; {ACCEPTED}.")
             return cls(Path(unquote(rest)).absolute().as_uri().rstrip("/"), dict(options or {}))
         if scheme in {"s3", "s3a"}:
             if not re.match(r"[a-z0-9][a-z0-9._-]+(/|$)", rest):
-                raise InvalidLocation(f"{text} names no bucket; {ACCEPTED}.")
+                raise InvalidLocation(f"{shown} names no bucket; {ACCEPTED}.")
             return cls(f"s3://{rest.rstrip('/')}", dict(options or {}))
-        raise InvalidLocation(f"{text}: there are no tables at {scheme}://; {ACCEPTED}.")
+        raise InvalidLocation(f"{shown}: there are no tables at {scheme}://; {ACCEPTED}.")
 
     def __str__(self) -> str:
         """Return the path of a local location, otherwise the URL."""

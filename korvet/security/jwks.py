@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import trio
 from attrs import Factory, define, field
 from joserfc.errors import JoseError
 from joserfc.jwk import Key, KeySet
+
+from korvet.urls import split_login, without_password
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +31,9 @@ NO_KEYS = (JoseError, ValueError, TypeError, KeyError, AttributeError, Recursion
 
 @define(eq=False)
 class Jwks:
-    """The keys at a URL with the scheme file, https or http."""
+    """The keys at a URL with the scheme file, https or http. User and password in it are sent as HTTP Basic."""
 
-    url: str
+    url: str = field(repr=without_password)
     refresh_s: float = 3600.0
     shortest_interval_s: float = SHORTEST_INTERVAL_S
     fetch: Callable[[str], Awaitable[bytes]] = field(default=Factory(lambda: fetch), repr=False)
@@ -74,7 +77,8 @@ class Jwks:
             try:
                 self._keys = _signature_keys(await self.fetch(self.url))
             except (OSError, *NO_KEYS) as error:
-                logger.warning("the keys at %s cannot be read; the known ones stay: %s", self.url, error)
+                shown = without_password(self.url)
+                logger.warning("the keys at %s cannot be read; the known ones stay: %s", shown, error)
 
 
 async def fetch(url: str) -> bytes:
@@ -85,8 +89,16 @@ async def fetch(url: str) -> bytes:
 def _content(url: str) -> bytes:
     if urlsplit(url).scheme not in ("file", "https", "http"):
         raise ValueError("the scheme is not file, https or http")
-    with urlopen(url, timeout=TIMEOUT_S) as response:  # noqa: S310  the scheme is checked
-        content: bytes = response.read(MOST_BYTES + 1)
+    address, headers = split_login(url)
+    request = Request(address)  # noqa: S310  the scheme is checked
+    for name, value in headers.items():
+        request.add_unredirected_header(name, value)  # another server must not get the password
+    try:
+        with urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310  as above
+            content: bytes = response.read(MOST_BYTES + 1)
+    except HTTPError as error:
+        error.close()
+        raise
     if len(content) > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES} bytes")
     return content

@@ -20,15 +20,21 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 from attrs import evolve, field, frozen
 
 from korvet.storage.interface import OffsetMapping, Storage, StorageDefaults, StorageUsageError
 from korvet.storage.memory import MemoryStorage, sensible_max_bytes
-from korvet.storage.urls import without_password
+from korvet.urls import without_password
+
+if TYPE_CHECKING:
+    from korvet.storage.redis.client.address import RedisAddress
 
 GROUP = "korvet.storage"
+# The scheme of workers for `embedded:`, whose server their parent runs.
+RUNNING = "embedded-running"
 FORMS = {
     "memory": "memory://",
     "redis": "redis://HOST:PORT/DB",
@@ -126,21 +132,45 @@ async def open_embedded(url: str, options: StorageOptions) -> AsyncIterator[Stor
     """Start a private server in the folder, and open storage in it."""
     from korvet.storage.embedded.server import embedded_server  # noqa: PLC0415  see `open_redis`
 
-    async with embedded_server(
-        embedded_folder(url),
-        appendfsync=options.embedded_appendfsync,
-        binary=options.embedded_binary,
-        meanwhile=import_redis_storage,
-    ) as server:
-        from korvet.storage.redis_streams import open_redis_storage  # noqa: PLC0415  imported meanwhile
-
-        async with open_redis_storage(
-            server.address,
-            defaults=options.defaults,
-            mapping=options.mapping,
+    async with (
+        embedded_server(
+            embedded_folder(url),
+            appendfsync=options.embedded_appendfsync,
             fsync=options.acks_all_fsync,
-        ) as storage:
-            yield storage
+            binary=options.embedded_binary,
+            meanwhile=import_redis_storage,
+        ) as server,
+        open_in_server(server.address, options) as storage,
+    ):
+        yield storage
+
+
+@asynccontextmanager
+async def open_running(url: str, options: StorageOptions) -> AsyncIterator[Storage]:
+    """Open storage in the private server that another process runs in the folder: the parent of this worker."""
+    from korvet.storage.embedded.server import address_of_server  # noqa: PLC0415  see `open_redis`
+
+    async with open_in_server(address_of_server(embedded_folder(url)), options) as storage:
+        yield storage
+
+
+@asynccontextmanager
+async def open_in_server(address: RedisAddress, options: StorageOptions) -> AsyncIterator[Storage]:
+    """Open storage in a private server."""
+    from korvet.storage.embedded.syncing import DURABILITY  # noqa: PLC0415  see `open_redis`
+    from korvet.storage.redis_streams import open_redis_storage  # noqa: PLC0415  as above
+
+    async with open_redis_storage(
+        address,
+        defaults=options.defaults,
+        mapping=options.mapping,
+        fsync=options.acks_all_fsync,
+        # With WAITAOF the server syncs by itself, and its own settings say what that means.
+        durability=DURABILITY
+        if options.embedded_appendfsync == "everysec" and not options.acks_all_fsync
+        else None,
+    ) as storage:
+        yield storage
 
 
 BUILT_IN: Mapping[str, Backend] = {
@@ -153,6 +183,7 @@ BUILT_IN: Mapping[str, Backend] = {
     "redis+cluster": open_redis,
     "rediss+cluster": open_redis,
     "embedded": open_embedded,
+    RUNNING: open_running,
 }
 
 

@@ -92,12 +92,14 @@ async def open_redis_storage(
     namespace: str = "korvet",
     allow_eviction: bool = False,
     fsync: bool = False,
+    durability: str | None = None,
 ) -> AsyncIterator[RedisStreamsStorage]:
     """Open the storage at a Redis or Valkey, named by its URL or address, and close it with the block.
 
     Wait while the server is unavailable. `mapping` is that of new topics whose settings name none. With `fsync`,
     acks=all waits until records are on disk. Raise StorageUsageError for an unusable URL, user or keyspace, for a
     server without WAITAOF if `fsync` is set, and, unless `allow_eviction`, for a server that may evict records.
+    `durability` is the phrase for the start line if the settings of the server do not say all.
     """
     defaults = defaults or StorageDefaults()
     new_topics = evolve(defaults.topic_config, mapping=mapping or OffsetMapping.TIMESTAMP)
@@ -105,6 +107,8 @@ async def open_redis_storage(
     keyspace = Keyspace(namespace)
     async with open_caller(address_of(where)) as redis:
         server = await prepare(redis, keyspace, [*ALL, *GROUP_SCRIPTS], fsync=fsync)
+        if durability is not None:
+            server = evolve(server, durability=durability)
         async with background_nursery() as nursery:
             storage = RedisStreamsStorage(
                 redis, keyspace, defaults, server, nursery, allow_eviction=allow_eviction, fsync=fsync

@@ -348,13 +348,16 @@ async def shared_storage(config: Config) -> AsyncIterator[Config]:
         yield config
         return
     from korvet.storage.embedded.server import embedded_server  # noqa: PLC0415  only if configured
-    from korvet.storage.open import embedded_folder  # noqa: PLC0415  as above
+    from korvet.storage.open import RUNNING, embedded_folder  # noqa: PLC0415  as above
 
     folder = embedded_folder(config.storage)
     async with embedded_server(
-        folder, appendfsync=config.embedded_appendfsync, binary=config.embedded_server
+        folder,
+        appendfsync=config.embedded_appendfsync,
+        fsync=config.acks_all_fsync,
+        binary=config.embedded_server,
     ) as server:
-        yield evolve(config, storage=server.url)
+        yield evolve(config, storage=f"{RUNNING}:{server.folder}")
 
 
 @contextmanager

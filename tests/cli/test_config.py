@@ -59,3 +59,19 @@ def test_page_of_the_reference_is_the_printed_one(korvet: Korvet) -> None:
     assert PAGE.read_text(encoding="utf-8") == printed, (
         "write it: korvet config reference > docs/configuration.md"
     )
+
+
+def test_config_print_shows_no_password(korvet: Korvet) -> None:
+    with_passwords = {
+        "sasl.oauthbearer.jwks.endpoint.url": "https://me:pw123@issuer/keys?token=pw123",
+        "lake.url": "s3://key:pw123@bucket/prefix",
+        "storage": "redis://me:pw123@host:6379/0",
+    }
+    flags = [word for name, value in with_passwords.items() for word in ("--set", f"{name}={value}")]
+    done = [korvet("config", "print", *flags), korvet("config", "print", "--json", *flags)]
+
+    assert [0, 0] == [each.status for each in done]
+    for each in done:
+        assert "https://me@issuer/keys" in each.out
+        assert "s3://key@bucket/prefix" in each.out
+        assert "pw123" not in each.out

@@ -20,7 +20,7 @@ from attrs import frozen
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from korvet.storage.embedded.server import try_lock
+from korvet.storage.embedded.folder import try_lock
 from tests.processes import KorvetProcess
 
 # Fixtures for all kinds of servers.

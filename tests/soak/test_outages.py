@@ -11,7 +11,6 @@ producers.
 
 from __future__ import annotations
 
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -25,10 +24,10 @@ from tests.failures.conftest import Report, StartBroker
 from tests.processes import KorvetProcess
 from tests.servers import REDIS_PATH, RedisServer, start_replica, start_server
 from tests.soak.attempt import Attempt
+from tests.syncs import Syncs, build_syncs, cut_power
 
 BEFORE = 800
 AFTER = 400
-SHIM = Path(__file__).with_name("synced.c")
 
 
 @pytest.fixture
@@ -151,20 +150,12 @@ class Plug:
     """A server with simulated power loss."""
 
     server: RedisServer
-    notes: Path
+    syncs: Syncs
 
     def cut(self) -> None:
         """Kill the server, and truncate its files to what was synced."""
         self.server.kill()
-        synced: dict[int, int] = {}
-        for line in self.notes.read_text().splitlines() if self.notes.exists() else []:
-            inode, size = map(int, line.split())
-            synced[inode] = size
-        for path in self.server.folder.rglob("*"):
-            if path.suffix in (".aof", ".rdb", ".manifest"):
-                status = path.stat()
-                with path.open("r+b") as file:
-                    file.truncate(min(synced.get(status.st_ino, 0), status.st_size))
+        cut_power(self.server.folder, self.syncs)
         self.server.start()
 
 
@@ -179,15 +170,12 @@ POWER = {
 
 @pytest.fixture
 def plug(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plug]:
-    library = tmp_path / "synced.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(SHIM), "-ldl"], check=True)
-    notes = tmp_path / "notes"
-    monkeypatch.setenv("SYNCED", str(notes))
-    monkeypatch.setenv("LD_PRELOAD", str(library))
-    server = start_server(REDIS_PATH, options=POWER[request.param])
-    monkeypatch.delenv("LD_PRELOAD")
-    monkeypatch.delenv("SYNCED")
-    yield Plug(server, notes)
+    syncs = build_syncs(tmp_path)
+    with monkeypatch.context() as patch:
+        for name, value in syncs.environment().items():
+            patch.setenv(name, value)
+        server = start_server(REDIS_PATH, options=POWER[request.param])
+    yield Plug(server, syncs)
     server.remove()
 
 

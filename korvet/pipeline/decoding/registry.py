@@ -6,15 +6,16 @@ is at fault: the round ends, and a later one continues at the same offsets.
 
 from __future__ import annotations
 
-import base64
 import json
 import urllib.error
 import urllib.request
 from functools import cache
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from attrs import field, frozen
+
+from korvet.urls import split_login, without_password
 
 TIMEOUT_S = 30.0
 ACCEPTED = "application/vnd.schemaregistry.v1+json, application/json"
@@ -108,10 +109,6 @@ def split_credentials(url: str) -> tuple[str, dict[str, str]]:
     """Return the URL without user and password, and the header with them."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise RegistryError(f"{url!r} is not a registry URL; accepted: http://host:8081")
-    _, _, host = parts.netloc.rpartition("@")
-    address = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
-    if parts.username is None:
-        return address, {}
-    secret = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
-    return address, {"Authorization": f"Basic {base64.b64encode(secret).decode()}"}
+        raise RegistryError(f"{without_password(url)!r} is not a registry URL; accepted: http://host:8081")
+    address, headers = split_login(urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", "")))
+    return address, dict(headers)

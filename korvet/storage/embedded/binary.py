@@ -29,6 +29,9 @@ VERSION_LINE = re.compile(r"^(Valkey|Redis) server v=(\d+)\.(\d+)(\S*)")
 OLDEST = {"redis": (6, 2), "valkey": (7, 2)}
 # The last Redis whose files Valkey reads; from 7.4 on the formats differ.
 LAST_COMMON_REDIS = (7, 2)
+# The file that names the others, since 7.0, and the only one before.
+MANIFEST = "appendonlydir/appendonly.aof.manifest"
+SINGLE_FILE = "appendonly.aof"
 # Data files of a server: since 7.0, before 7.0, and snapshots.
 DATA = ("appendonlydir", "appendonly.aof", "dump.rdb")
 
@@ -108,7 +111,7 @@ def version_of(binary: Path) -> ServerVersion:
 
 
 def check_readable(folder: Path, version: ServerVersion) -> None:
-    """Raise StorageUsageError for data that the server cannot read, or whose writer is unknown.
+    """Raise StorageUsageError for data that the server cannot read, that are gone, or whose writer is unknown.
 
     The server does not check that reliably: Redis 6.2 does not find the files of later versions, and starts empty.
     """
@@ -116,6 +119,7 @@ def check_readable(folder: Path, version: ServerVersion) -> None:
         content = json.loads((folder / "server.json").read_text())
         writer = ServerVersion(str(content["server"]), str(content["version"]))
         is_readable = version.reads_data_of(writer)
+        had_data = bool(content.get("has_data"))
     except FileNotFoundError:
         data = [name for name in DATA if (folder / name).exists()]
         if data:
@@ -124,17 +128,33 @@ def check_readable(folder: Path, version: ServerVersion) -> None:
                 'if you know the server, write {"server": "valkey", "version": "9.1"} or similar there'
             ) from None
         return
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageUsageError(f"{folder}/server.json is not as korvet writes it: {error!r}") from error
     if not is_readable:
         raise StorageUsageError(
             f"{folder} was written by {writer}, which {version} cannot read: {HOW_TO_GET_ONE}"
         )
+    if had_data and not has_files(folder):
+        missing = folder / (
+            MANIFEST if writer.server == "valkey" or writer.release >= (7, 0) else SINGLE_FILE
+        )
+        raise StorageUsageError(
+            f"{folder} held data of {writer}, but {missing} is missing; restore it, "
+            f"or remove {folder}/server.json to start with nothing"
+        )
 
 
-def note_writer(folder: Path, version: ServerVersion) -> None:
-    """Write the server's kind and version to server.json."""
-    content = json.dumps({"server": version.server, "version": version.version})
+def has_files(folder: Path) -> bool:
+    """Return True if the folder has the file that a server reads first."""
+    return (folder / MANIFEST).exists() or (folder / SINGLE_FILE).exists()
+
+
+def note_writer(folder: Path, version: ServerVersion, *, has_data: bool = False) -> None:
+    """Write the server's kind and version to server.json. With `has_data`, a start without its files is refused."""
+    content = json.dumps({"server": version.server, "version": version.version, "has_data": has_data})
     new = folder / "server.json.new"
-    new.write_text(content + "\n")
+    with new.open("w") as file:
+        file.write(content + "\n")
+        file.flush()
+        os.fsync(file.fileno())  # after a power loss the name must not lead to an empty file
     new.replace(folder / "server.json")

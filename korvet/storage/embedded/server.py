@@ -17,15 +17,12 @@ and adopts the running server: nothing has to be loaded, nothing can be lost.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import re
 import subprocess
-import sys
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -33,7 +30,24 @@ import trio
 
 from korvet.concurrency.background import background_nursery
 from korvet.storage.embedded.allocator import environment
-from korvet.storage.embedded.binary import check_readable, find_binary, note_writer, version_of
+from korvet.storage.embedded.binary import check_readable, find_binary, has_files, note_writer, version_of
+from korvet.storage.embedded.disk import DiskGuard
+from korvet.storage.embedded.folder import (
+    OTHERS,
+    broker_lock,
+    clear_socket,
+    damage,
+    holder_of,
+    log_end,
+    note_holder,
+    place_socket,
+    prepare_folder,
+    private_log,
+    socket_of,
+    truncation,
+    try_lock,
+)
+from korvet.storage.embedded.syncing import sync_every_second
 from korvet.storage.interface import StorageUsageError
 from korvet.storage.redis.client.address import RedisAddress
 from korvet.storage.redis.client.link import Link, LinkEnded
@@ -41,9 +55,6 @@ from korvet.storage.redis.client.replies import Command, Reply
 from korvet.storage.redis.client.transport import open_transport
 
 logger = logging.getLogger(__name__)
-
-# Longest path in the kernel's socket address, without the terminating zero.
-LONGEST_SOCKET_PATH = 107 if sys.platform == "linux" else 103
 
 LOOK_AGAIN_S = 0.005
 # A server that loads a large append-only file may take minutes, and answers LOADING meanwhile; one that does not answer
@@ -63,22 +74,28 @@ async def embedded_server(
     folder: str | Path,
     *,
     appendfsync: str = "everysec",
+    fsync: bool = False,
     binary: str | None = None,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[EmbeddedServer]:
     """Run the server of that folder until the block ends; enter the block when the server is ready.
 
-    `meanwhile` is called while the server starts. `binary` is the configured program, if any. Raise StorageUsageError
-    if another broker serves the folder, if it cannot be used, or if no server can read it. The server is stopped also
-    if the block is cancelled.
+    `appendfsync` is that of `embedded.appendfsync`; `fsync` means that the broker will send WAITAOF. `meanwhile` is
+    called while the server starts. `binary` is the configured program, if any. Raise StorageUsageError if another
+    broker serves the folder, if it cannot be used, or if no server can read it. The server is stopped also if the block
+    is cancelled.
     """
     path = prepare_folder(Path(folder))
+    broker_syncs = appendfsync == "everysec" and not fsync
     with broker_lock(path):
-        server = EmbeddedServer(path, appendfsync, binary, meanwhile)
+        server = EmbeddedServer(path, "no" if broker_syncs else appendfsync, binary, meanwhile)
         try:
             await server.obtain()
             async with background_nursery() as nursery:
                 nursery.start_soon(server.keep_running)
+                await nursery.start(DiskGuard(server).run)
+                if broker_syncs:
+                    nursery.start_soon(sync_every_second, path)
                 yield server
         finally:
             await server.stop()
@@ -124,8 +141,8 @@ class EmbeddedServer:
                 return
             if trio.current_time() > patience_ends:
                 raise StorageUsageError(
-                    f"{self.folder}: a server holds server.lock and does not answer at {self.socket}; "
-                    "end it, then start again"
+                    f"{self.folder}: a server ({holder_of(self.folder / 'server.lock')}) holds server.lock and does "
+                    f"not answer at {self.socket}; if it is busy, wait and start again, otherwise end it first"
                 )
             await trio.sleep(LOOK_AGAIN_S)  # it may be starting or ending
         self.socket = place_socket(self.folder)
@@ -145,7 +162,7 @@ class EmbeddedServer:
             delay_s = min(2 * delay_s, RESTART_AFTER_AT_MOST_S)
             try:
                 await self._start()
-            except StorageUsageError as error:
+            except (StorageUsageError, OSError) as error:
                 fields = {"folder": self.folder, "error": error}
                 logger.error("%(error)s", fields)  # noqa: TRY400  the message is complete
 
@@ -164,7 +181,8 @@ class EmbeddedServer:
                     if self._process is not None:
                         self._process.kill()
                         await self._process.wait()
-            clear_socket(self.folder)
+            if not self._is_held():  # a server that was not adopted still needs its socket
+                clear_socket(self.folder)
 
     @property
     def _fields(self) -> dict[str, object]:
@@ -180,7 +198,8 @@ class EmbeddedServer:
         check_readable(self.folder, version)
         server_json = self.folder / "server.json"
         before = server_json.read_bytes() if server_json.exists() else None
-        note_writer(self.folder, version)
+        has_data = has_files(self.folder)
+        note_writer(self.folder, version, has_data=has_data)
         await self._start_process(self._command(binary))
         self._meanwhile()
         try:
@@ -189,15 +208,27 @@ class EmbeddedServer:
             if before is not None:
                 server_json.write_bytes(before)
             raise
+        if not has_data:
+            note_writer(self.folder, version, has_data=True)
+        self._report_loading()
         fields = {**self._fields, "version": version}
         logger.debug("started %(version)s (process %(pid)d) in %(folder)s", fields)
+
+    def _report_loading(self) -> None:
+        """Log what the server has logged of an append-only file whose end was missing."""
+        if lost := truncation(self.folder):
+            logger.warning(
+                "%(folder)s: the append-only file ended in an incomplete command, as after a power loss; the server"
+                " has cut it (%(error)s)",
+                {**self._fields, "error": lost},
+            )
 
     async def _start_process(self, command: Sequence[str]) -> None:
         lock = try_lock(self.folder / "server.lock")
         if lock is None:
             raise StorageUsageError(f"{self.folder}: something else has just taken server.lock")
         try:
-            with (self.folder / "server.log").open("wb") as log:
+            with private_log(self.folder) as log:
                 self._process = await trio.lowlevel.open_process(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -207,7 +238,9 @@ class EmbeddedServer:
                     env=environment(),
                     pass_fds=(lock,),
                     start_new_session=True,  # Ctrl-C in the terminal must not end it before the broker
+                    umask=OTHERS,
                 )
+            note_holder(lock, self._process.pid)
         finally:
             os.close(lock)
         self.pid = self._process.pid
@@ -235,7 +268,9 @@ class EmbeddedServer:
         while True:
             if self._process is not None and self._process.poll() is not None:
                 self.pid = 0
-                raise StorageUsageError(f"no server starts in {self.folder}: {log_end(self.folder)}")
+                raise StorageUsageError(
+                    f"no server starts in {self.folder}: {damage(self.folder)}{log_end(self.folder)}"
+                )
             pong = await self._ask((b"PING",))
             if pong == b"PONG":
                 return
@@ -261,6 +296,10 @@ class EmbeddedServer:
         logger.info("went on with the server (process %(pid)d) that was running in %(folder)s", self._fields)
         return True
 
+    async def connect(self) -> Link:
+        """Return a new connection to the server. The caller limits the time, and closes the connection."""
+        return Link(await open_transport(self.address), ANSWER_LIMIT_S)
+
     async def _ask(self, command: Command) -> Reply:
         """Return the server's reply, an error as exception, or None if it does not answer."""
         with trio.move_on_after(ANSWER_LIMIT_S), suppress(OSError, trio.BrokenResourceError, LinkEnded):
@@ -281,86 +320,25 @@ class EmbeddedServer:
 
     def _is_held(self) -> bool:
         """Return True if server.lock is held. While this broker holds broker.lock, no other starts a server."""
-        lock = try_lock(self.folder / "server.lock")
+        try:
+            lock = try_lock(self.folder / "server.lock")
+        except FileNotFoundError:  # the folder was deleted; a child has been waited for
+            return self._process is None and is_running(self.pid)
         if lock is None:
             return True
         os.close(lock)
         return False
 
 
-def prepare_folder(folder: Path) -> Path:
-    """Return the resolved folder; create it for its owner alone if it is missing."""
+def is_running(pid: int) -> bool:
+    """Return True if there is such a process."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = folder.resolve(strict=True)
-    except OSError as error:
-        raise StorageUsageError(f"embedded:{folder} cannot be used: {error.strerror}") from error
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise StorageUsageError(f"embedded:{folder} cannot be used: it may not be written")
-    return path
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
-@contextmanager
-def broker_lock(folder: Path) -> Iterator[None]:
-    """Hold broker.lock, which keeps other brokers from using the folder."""
-    lock = try_lock(folder / "broker.lock")
-    if lock is None:
-        holder = (folder / "broker.lock").read_text().strip()
-        raise StorageUsageError(f"{folder} is in use by another broker (process {holder or 'unknown'})")
-    try:
-        os.ftruncate(lock, 0)
-        os.write(lock, b"%d\n" % os.getpid())
-        yield
-    finally:
-        os.close(lock)
-
-
-def try_lock(path: Path) -> int | None:
-    """Return a file descriptor that holds the lock until it, and all inherited copies, are closed; None if held."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def place_socket(folder: Path) -> Path:
-    """Return the path for a new server's socket: in the folder, or, if that is too long, in a private folder."""
-    clear_socket(folder)
-    path = folder / "redis.sock"
-    if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
-        return path
-    path = Path(tempfile.mkdtemp(prefix="korvet-"), "redis.sock")
-    (folder / "socket").write_text(f"{path}\n")
-    return path
-
-
-def socket_of(folder: Path) -> Path:
-    """Return the path of the running server's socket."""
-    try:
-        return Path((folder / "socket").read_text().rstrip("\n"))
-    except FileNotFoundError:
-        return folder / "redis.sock"
-
-
-def clear_socket(folder: Path) -> None:
-    """Remove the socket of a server that has ended."""
-    path = socket_of(folder)
-    with suppress(OSError):
-        path.unlink()
-    if path.parent != folder:
-        with suppress(OSError):
-            path.parent.rmdir()
-        (folder / "socket").unlink(missing_ok=True)
-
-
-def log_end(folder: Path) -> str:
-    """Return the last three lines of the server's log, as one line."""
-    with suppress(OSError):
-        lines = (folder / "server.log").read_text(errors="replace").split("\n")
-        words = [line.strip() for line in lines if line.strip()]
-        if words:
-            return f"{folder / 'server.log'} ends: " + "; ".join(words[-3:])
-    return "it printed nothing"
+def address_of_server(folder: Path) -> RedisAddress:
+    """Return the address of the running server."""
+    return RedisAddress(path=str(socket_of(folder.resolve())))

@@ -29,9 +29,9 @@ NO_DURABILITY = "Redis keeps nothing on disk: its end is the end of all data"
 SNAPSHOTS = "Redis writes only snapshots: if it stops, records acknowledged after the last one are lost"
 FSYNC = {
     b"always": "acknowledged records are on disk (appendfsync always)",
-    b"everysec": "a crash of Redis or the machine can lose about the last second of acknowledged records "
-    "(appendfsync everysec)",
-    b"no": "a crash of the machine can lose acknowledged records of half a minute (appendfsync no)",
+    b"everysec": "a power loss, or a crash of Redis while its disk is slow, can lose acknowledged records of up to "
+    "two seconds (appendfsync everysec)",
+    b"no": "a power loss can lose acknowledged records of half a minute (appendfsync no)",
 }
 
 

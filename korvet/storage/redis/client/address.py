@@ -24,7 +24,7 @@ import trio
 from attrs import evolve, field, frozen
 
 from korvet.storage.interface import StorageUsageError
-from korvet.storage.urls import without_password
+from korvet.urls import without_password
 
 logger = logging.getLogger(__name__)
 
