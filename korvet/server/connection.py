@@ -21,6 +21,7 @@ from typing import Final
 import trio
 from attrs import define, field
 
+from korvet.broker.authorization import log_decisions
 from korvet.broker.broker import Broker, CutShort, Disconnect, PendingResponse, RequestContext
 from korvet.broker.limits import Share
 from korvet.protocol.buffers import Buffer
@@ -266,6 +267,9 @@ class ServedConnection:
             except CutShort as cut:
                 await self._send_first_half(request, cut.response)
                 raise
+            finally:
+                if exchange.context.decisions is not None:
+                    log_decisions(exchange.context)
         if broker.counters.is_counting:
             exchange.handled_at = exchange.answered_at = monotonic()
         if exchange.is_produce and isinstance(exchange.response, PendingResponse):
