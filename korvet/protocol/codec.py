@@ -73,7 +73,8 @@ def step_decoder(cls: type[M], version: int) -> StepReader[M]:
     """Return `decode` for one version of a message, in steps: for messages with many elements."""
     check_version(cls, version)
     source, names = reader_source(cls, version, in_steps=True)
-    read = compile_function(f"<korvet read {cls.__name__} v{version} in steps>", source, names)
+    name = f"<korvet read {cls.__name__} v{version} in steps>"
+    read = cast(StepReader[M], compile_function(name, source, names))
 
     def decode_this(data: memoryview, offset: int) -> Steps[tuple[M, int]]:
         try:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from time import monotonic
-from types import GeneratorType
 from typing import Final
 
 import trio
@@ -222,10 +221,10 @@ class ServedConnection:
                 if self._throttled_until:
                     await self._wait_until_unthrottled()
                 request = self.incoming.begin_request()
-                if isinstance(request, GeneratorType):
-                    return await run_in_slices(request)
-                if request is not NEED_DATA:
+                if isinstance(request, Request):
                     return request
+                if request is not NEED_DATA:
+                    return await run_in_slices(request)
                 self._is_receiving = True
                 has_more = await self.receiver.receive()
                 self._is_receiving = False
