@@ -19,8 +19,9 @@ from korvet.broker.alterations import (
     validate_topic_resource,
 )
 from korvet.broker.broker import Broker, RequestContext
+from korvet.concurrency.time_slices import TimeSlices
 from korvet.config import Config
-from korvet.protocol.errors import InvalidRequest, KafkaError, KafkaStorageError
+from korvet.protocol.errors import InvalidRequest, KafkaError, KafkaStorageError, detached
 from korvet.security import acls
 from korvet.security.acls import Operation
 from korvet.storage.interface import DocumentConflict, Topic
@@ -90,13 +91,15 @@ async def alter_settings(
     """Alter the settings of each resource, all or none per resource. Return the error of each, or None."""
     times = Counter(resource for resource, _ in wanted)
     outcomes: list[KafkaError | None] = []
+    time_slices = TimeSlices()
     for resource, changes in wanted:
+        await time_slices.next()
         try:
             if times[resource] > 1:
                 raise InvalidRequest("Each resource must appear at most once.")
             await _alter(broker, context, resource, changes, alter, validate_only=validate_only)
         except KafkaError as error:
-            outcomes.append(error)
+            outcomes.append(detached(error))
         else:
             outcomes.append(None)
     return outcomes

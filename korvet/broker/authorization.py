@@ -1,7 +1,8 @@
 """Authorization of requests: the configured authorizer, the ACLs it decides by, and the log of its decisions.
 
-The logger `korvet.audit` logs denials at INFO and allowed operations at DEBUG. It does not log decisions that only
-select what a response contains: a list of topics, or the operations that a client may do.
+The logger `korvet.audit` logs denials at INFO and allowed operations at DEBUG, when the request has been handled: one
+line for each operation and type of resource, however many resources the request names. It does not log decisions that
+only select what a response contains: a list of topics, or the operations that a client may do.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from korvet.config import Config
 from korvet.protocol.errors import (
@@ -37,6 +38,11 @@ audit = logging.getLogger("korvet.audit")
 # The groups of an IPv6 address.
 GROUPS = Struct(">8H")
 
+# Limits of the names in a line of the audit log, and of the characters of each.
+NAMES_LOGGED = 5
+NAME_CHARACTERS = 255
+ONE_RESOURCE = "resource=%(resource_type)s:%(resource)r"
+
 ERRORS: Mapping[ResourceType, type[KafkaError]] = {
     ResourceType.TOPIC: TopicAuthorizationFailed,
     ResourceType.GROUP: GroupAuthorizationFailed,
@@ -44,6 +50,23 @@ ERRORS: Mapping[ResourceType, type[KafkaError]] = {
     ResourceType.TRANSACTIONAL_ID: TransactionalIdAuthorizationFailed,
     ResourceType.DELEGATION_TOKEN: DelegationTokenAuthorizationFailed,
 }
+
+
+@define(eq=False)
+class Decisions:
+    """The decisions about one operation on resources of one type, in one request."""
+
+    names: list[str] = field(factory=list)  # the first ones
+    count: int = 0
+
+    def add(self, name: str) -> None:
+        self.count += 1
+        if len(self.names) < NAMES_LOGGED:
+            self.names.append(name if len(name) <= NAME_CHARACTERS else name[:NAME_CHARACTERS] + "…")
+
+
+#: By level of the log (INFO if denied, DEBUG if allowed), operation and type of resource.
+RequestDecisions = dict[tuple[int, Operation, ResourceType], Decisions]
 
 
 @frozen
@@ -67,9 +90,9 @@ class Authorization:
         allowed = self.authorizer.authorize(context.principal, host, operation, resource_type, name)
         if allowed:
             if audit.isEnabledFor(logging.DEBUG):
-                _log(logging.DEBUG, context, host, operation, resource_type, name)
+                _note(logging.DEBUG, context, operation, resource_type, name)
         elif not is_selection:
-            _log(logging.INFO, context, host, operation, resource_type, name)
+            _note(logging.INFO, context, operation, resource_type, name)
         return allowed
 
     def allows_any(self, context: RequestContext, operation: Operation, resource_type: ResourceType) -> bool:
@@ -87,30 +110,39 @@ class Authorization:
         )
 
 
-def _log(
-    level: int,
-    context: RequestContext,
-    host: str,
-    operation: Operation,
-    resource_type: ResourceType,
-    name: str,
+def _note(
+    level: int, context: RequestContext, operation: Operation, resource_type: ResourceType, name: str
 ) -> None:
-    audit.log(
-        level,
-        "%(decision)s principal=%(principal)r host=%(host)s operation=%(operation)s"
-        " resource=%(resource_type)s:%(resource)r api=%(api)s",
-        {
-            "decision": "denied" if level == logging.INFO else "allowed",
-            "principal": context.principal,
-            "host": host,
-            "operation": operation.name,
-            "resource_type": resource_type.name,
-            "resource": name,
-            "api": context.api_name,
-            "client_id": context.client_id,
-            "peer": context.peer,
-        },
-    )
+    if context.decisions is None:
+        context.decisions = {}
+    key = level, operation, resource_type
+    if (decisions := context.decisions.get(key)) is None:
+        decisions = context.decisions[key] = Decisions()
+    decisions.add(name)
+
+
+def log_decisions(context: RequestContext) -> None:
+    """Log the decisions about a request that has been handled."""
+    for (level, operation, resource_type), decisions in (context.decisions or {}).items():
+        several = decisions.count > 1
+        resource = "resources=%(resource_type)s:%(resources)r count=%(count)d" if several else ONE_RESOURCE
+        audit.log(
+            level,
+            f"%(decision)s principal=%(principal)r host=%(host)s operation=%(operation)s {resource} api=%(api)s",
+            {
+                "decision": "denied" if level == logging.INFO else "allowed",
+                "principal": context.principal,
+                "host": address_of(context.peer),
+                "operation": operation.name,
+                "resource_type": resource_type.name,
+                **({"resources": decisions.names} if several else {"resource": decisions.names[0]}),
+                "count": decisions.count,
+                "api": context.api_name,
+                "client_id": context.client_id,
+                "peer": context.peer,
+            },
+        )
+    context.decisions = None
 
 
 @lru_cache(maxsize=4096)

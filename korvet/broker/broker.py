@@ -18,7 +18,7 @@ from uuid import UUID, uuid4
 import trio
 from attrs import define, evolve, field, frozen
 
-from korvet.broker.authorization import ERRORS, Authorization, open_authorization
+from korvet.broker.authorization import ERRORS, Authorization, RequestDecisions, open_authorization
 from korvet.broker.counters import Counters
 from korvet.broker.limits import AnswerBudget, share_of
 from korvet.broker.producer_ids import ProducerIds
@@ -121,6 +121,7 @@ class RequestContext:
     has_parked: bool = False  # True after the handler has waited for records or for members of a group
     throttle_ms: int = 0  # for how long the client has to wait because of its quotas
     is_time_charged: bool = False  # the request's time counts for the client's quota, or never will
+    decisions: RequestDecisions | None = None  # the authorizer's, for the audit log
     # Called when the server is done with the request: with the size of the response in bytes, or -1 if it was not sent.
     ended: Callable[[int], None] | None = None
 

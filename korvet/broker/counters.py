@@ -49,6 +49,9 @@ class Counters:
     def answered(self, exchange: TimedExchange, size: int, sent_at: float) -> None:
         """Count a request whose response of `size` bytes was passed to the operating system at `sent_at`."""
 
+    def left_over(self, api: str) -> None:
+        """Count a request with bytes behind its last field, which the broker has ignored."""
+
     # --- Records ----------------------------------------------------------------------------------------
 
     def stored(self, topic: str, records: int, size: int) -> None:

@@ -15,6 +15,8 @@ from typing import TypeVar
 
 import trio
 
+from korvet.concurrency.time_slices import TimeSlices
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -24,6 +26,8 @@ FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 30.0
 # A task that ran for this long had recovered: its pause starts again at FIRST_PAUSE_S.
 RECOVERED_AFTER_S = 60.0
+# Time slice of one of several concurrent calls. Trio runs all of them before another task.
+WORKER_SLICE_S = 0.00003
 
 
 async def supervise(
@@ -64,7 +68,11 @@ async def in_parallel(
 
 
 async def _work(
-    function: Callable[[T], Awaitable[R]], numbered: Iterator[tuple[int, T]], results: dict[int, R]
+    function: Callable[[T], Awaitable[R]],
+    numbered: Iterator[tuple[int, T]],
+    results: dict[int, R],
 ) -> None:
+    time_slices = TimeSlices(WORKER_SLICE_S)
     for number, argument in numbered:
         results[number] = await function(argument)
+        await time_slices.next()

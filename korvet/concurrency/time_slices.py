@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -12,9 +13,12 @@ from korvet.concurrency.decoded_budget import DecodedShare
 from korvet.protocol.errors import KafkaError, detached
 from korvet.protocol.steps import Steps
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 SLICE_S = 0.0003
+# Calls of a quick function between two looks at the clock.
+CALLS_AT_ONCE = 64
 # Threads that decompress.
 THREADS = 4
 
@@ -25,13 +29,38 @@ _THREADS = trio.CapacityLimiter(THREADS)
 class TimeSlices:
     """The time slices of a task: lets other tasks run whenever a slice is over."""
 
-    _slice_end_s: float = field(factory=lambda: monotonic() + SLICE_S)
+    slice_s: float = SLICE_S
+    _slice_end_s: float = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._slice_end_s = monotonic() + self.slice_s
 
     async def next(self) -> None:
         """Let other tasks run if the time slice is over. Call it after each piece of work."""
         if monotonic() > self._slice_end_s:
             await trio.lowlevel.checkpoint()
-            self._slice_end_s = monotonic() + SLICE_S
+            self._slice_end_s = monotonic() + self.slice_s
+
+
+async def each_in_slices(function: Callable[[A], Awaitable[T]], arguments: Iterable[A]) -> list[T]:
+    """Return the results of `function` for each argument, in order. Call it in time slices, one after the other."""
+    time_slices = TimeSlices()
+    results = []
+    for argument in arguments:
+        results.append(await function(argument))
+        await time_slices.next()
+    return results
+
+
+async def map_in_slices(function: Callable[[A], T], arguments: Sequence[A]) -> list[T]:
+    """Do the same with a function that takes a few microseconds and does not wait."""
+    results = [function(argument) for argument in arguments[:CALLS_AT_ONCE]]
+    if len(arguments) > CALLS_AT_ONCE:
+        time_slices = TimeSlices()
+        for first in range(CALLS_AT_ONCE, len(arguments), CALLS_AT_ONCE):
+            results += [function(argument) for argument in arguments[first : first + CALLS_AT_ONCE]]
+            await time_slices.next()
+    return results
 
 
 async def run_in_slices(

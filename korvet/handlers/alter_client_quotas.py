@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from korvet.broker.broker import Broker, RequestContext
-from korvet.protocol.errors import InvalidRequest, KafkaError, PolicyViolation
+from korvet.concurrency.time_slices import map_in_slices
+from korvet.protocol.errors import InvalidRequest, KafkaError, PolicyViolation, detached
 from korvet.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -42,7 +43,10 @@ async def handle(
         broker.cluster(context, Operation.ALTER_CONFIGS)
         return await _altered(broker, request)
     except KafkaError as error:
-        return AlterClientQuotasResponse(entries=[_result(_names(entry), error) for entry in request.entries])
+        refused = detached(error)
+        return AlterClientQuotasResponse(
+            entries=await map_in_slices(lambda entry: _result(_names(entry), refused), request.entries)
+        )
 
 
 async def _altered(broker: Broker, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from korvet.broker.broker import Broker, RequestContext
+from korvet.concurrency.time_slices import TimeSlices, map_in_slices
 from korvet.protocol.errors import (
     DuplicateResource,
     KafkaError,
     ResourceNotFound,
     UnacceptableCredential,
     UnsupportedSaslMechanism,
+    detached,
 )
 from korvet.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -38,8 +40,11 @@ async def handle(
     try:
         broker.cluster(context, Operation.ALTER)
     except KafkaError as error:
+        refused = detached(error)
         names = sorted({alteration.name for alteration in alterations})
-        return AlterUserScramCredentialsResponse(results=[_result(name, error) for name in names])
+        return AlterUserScramCredentialsResponse(
+            results=await map_in_slices(lambda name: _result(name, refused), names)
+        )
     accepted, errors = await _checked(broker, alterations)
     results = [await _altered(broker, alteration) for alteration in accepted]
     results += [_result(name, error) for name, error in errors.items()]
@@ -52,7 +57,9 @@ async def _checked(
     """Return the alterations that are valid, and the first error of each other user."""
     accepted: dict[str, Alteration] = {}
     errors: dict[str, KafkaError] = {}
+    time_slices = TimeSlices()
     for alteration in alterations:
+        await time_slices.next()
         name = alteration.name
         if name in errors:
             continue

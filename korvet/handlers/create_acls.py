@@ -12,8 +12,11 @@ Versions: they differ only in encoding. User resources (KIP-373) are accepted in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from korvet.broker.broker import Broker, RequestContext
-from korvet.protocol.errors import ErrorCode, KafkaError
+from korvet.concurrency.time_slices import map_in_slices
+from korvet.protocol.errors import ErrorCode, KafkaError, detached
 from korvet.protocol.messages.create_acls import (
     AclCreation,
     AclCreationResult,
@@ -24,14 +27,16 @@ from korvet.security.acls import Acl, Operation, checked_acl
 
 
 async def handle(broker: Broker, request: CreateAclsRequest, context: RequestContext) -> CreateAclsResponse:
-    wanted = [_checked(creation) for creation in request.creations]
-    valid = {acl for acl in wanted if isinstance(acl, Acl)}
+    wanted: Sequence[Acl | KafkaError]
     try:
         broker.cluster(context, Operation.ALTER)
-        await broker.acls().alter(lambda before: before | valid)
+        stored = broker.acls()
+        wanted = await map_in_slices(_checked, request.creations)
+        valid = {acl for acl in wanted if isinstance(acl, Acl)}
+        await stored.alter(lambda before: before | valid)
     except KafkaError as error:
-        return CreateAclsResponse(results=[_result(error) for _ in wanted])
-    return CreateAclsResponse(results=[_result(each) for each in wanted])
+        wanted = [detached(error)] * len(request.creations)
+    return CreateAclsResponse(results=await map_in_slices(_result, wanted))
 
 
 def _checked(creation: AclCreation) -> Acl | KafkaError:

@@ -19,7 +19,7 @@ Declined: `timeout_ms`. The topics exist when the broker responds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from uuid import UUID
 
 from korvet.broker.broker import Broker, RequestContext, log_topic
@@ -31,7 +31,7 @@ from korvet.broker.topics import (
     requested_partitions,
     validate_request,
 )
-from korvet.concurrency.time_slices import TimeSlices
+from korvet.concurrency.time_slices import TimeSlices, map_in_slices
 from korvet.protocol.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation
 from korvet.protocol.messages.create_topics import (
     CreatableTopic,
@@ -52,10 +52,10 @@ async def handle(
     asked = Counter(topic.name for topic in request.topics)
     # A topic that appears several times has one entry in the response, in the place of its first appearance.
     topics = {topic.name: topic for topic in reversed(request.topics)}
-    results = [*_denied(broker, context, asked)]
+    results = await _denied(broker, context, asked)
     denied = {result.name for result in results}
     allowed = {name: times for name, times in asked.items() if name not in denied}
-    wanted = [_wanted(topic) for topic in request.topics if topic.name in allowed]
+    wanted = await map_in_slices(_wanted, [topic for topic in request.topics if topic.name in allowed])
     try:
         validate_request(sum(requested_partitions(each, broker.config) for each in wanted), broker.config)
     except PolicyViolation as error:
@@ -69,16 +69,20 @@ async def handle(
     return CreateTopicsResponse(topics=results)
 
 
-def _denied(
+async def _denied(
     broker: Broker, context: RequestContext, asked: Mapping[str, int]
-) -> Iterator[CreatableTopicResult]:
-    """Yield an error for each topic that the client may not create. Invalid entries get other errors."""
+) -> list[CreatableTopicResult]:
+    """Return an error for each topic that the client may not create. Invalid entries get other errors."""
+    refused = []
+    time_slices = TimeSlices()
     for name, times in asked.items():
         try:
             if times == 1 and name != CLUSTER_METADATA_TOPIC:
                 broker.authorize_creation(context, name)
         except KafkaError as error:
-            yield _refused(name, error)
+            refused.append(_refused(name, error))
+        await time_slices.next()
+    return refused
 
 
 async def _create(

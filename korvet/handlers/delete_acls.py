@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from korvet.broker.broker import Broker, RequestContext
-from korvet.protocol.errors import ErrorCode, KafkaError
+from korvet.concurrency.time_slices import map_in_slices
+from korvet.protocol.errors import ErrorCode, KafkaError, detached
 from korvet.protocol.messages.delete_acls import (
     DeleteAclsFilter,
     DeleteAclsFilterResult,
@@ -25,7 +26,6 @@ from korvet.security.acls import Acl, AclFilter, Operation, checked_filter
 
 
 async def handle(broker: Broker, request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:
-    filters = [_checked(each) for each in request.filters]
     deleted: Sequence[Collection[Acl]] = []
 
     def without_selected(before: frozenset[Acl]) -> frozenset[Acl]:
@@ -35,9 +35,14 @@ async def handle(broker: Broker, request: DeleteAclsRequest, context: RequestCon
 
     try:
         broker.cluster(context, Operation.ALTER)
-        await broker.acls().alter(without_selected)
+        stored = broker.acls()
+        filters = await map_in_slices(_checked, request.filters)
+        await stored.alter(without_selected)
     except KafkaError as error:
-        return DeleteAclsResponse(filter_results=[_refused(error) for _ in filters])
+        refused = detached(error)
+        return DeleteAclsResponse(
+            filter_results=await map_in_slices(lambda _: _refused(refused), request.filters)
+        )
     return DeleteAclsResponse(
         filter_results=[
             _refused(selection) if isinstance(selection, KafkaError) else _deleted(acls)

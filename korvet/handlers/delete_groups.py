@@ -7,7 +7,10 @@ deleted, too: their last-delivered IDs would otherwise serve as committed offset
 
 from __future__ import annotations
 
+from functools import partial
+
 from korvet.broker.broker import Broker, RequestContext, coordinator_error
+from korvet.concurrency.time_slices import each_in_slices
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.delete_groups import (
     DeletableGroupResult,
@@ -21,7 +24,7 @@ async def handle(
     broker: Broker, request: DeleteGroupsRequest, context: RequestContext
 ) -> DeleteGroupsResponse:
     names = dict.fromkeys(request.groups_names)
-    return DeleteGroupsResponse(results=[await _delete(broker, context, name) for name in names])
+    return DeleteGroupsResponse(results=await each_in_slices(partial(_delete, broker, context), names))
 
 
 async def _delete(broker: Broker, context: RequestContext, group_id: str) -> DeletableGroupResult:

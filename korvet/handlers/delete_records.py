@@ -13,8 +13,11 @@ Declined: `timeout_ms`; the records are deleted before the response.
 
 from __future__ import annotations
 
+from functools import partial
+
 from korvet.broker.broker import Broker, RequestContext, partition_of
 from korvet.broker.topics import INTERNAL_TOPICS, SETTINGS
+from korvet.concurrency.time_slices import TimeSlices, each_in_slices
 from korvet.protocol.errors import InvalidTopicException, KafkaError, OffsetOutOfRange, PolicyViolation
 from korvet.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
@@ -34,26 +37,25 @@ async def handle(
 ) -> DeleteRecordsResponse:
     # If the request contains a partition several times, the last offset counts.
     asked: dict[str, dict[int, int]] = {}
+    time_slices = TimeSlices()
     for topic in request.topics:
         offsets = asked.setdefault(topic.name, {})
         offsets.update((each.partition_index, each.offset) for each in topic.partitions)
-    return DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(
-                name=name,
-                partitions=[
-                    await _delete(broker, context, TopicPartition(name, number), offset)
-                    for number, offset in offsets.items()
-                ],
-            )
-            for name, offsets in asked.items()
-        ]
-    )
+        await time_slices.next()
+
+    async def delete(topic: tuple[str, dict[int, int]]) -> DeleteRecordsTopicResult:
+        name, offsets = topic
+        partitions = await each_in_slices(partial(_delete, broker, context, name), offsets.items())
+        return DeleteRecordsTopicResult(name=name, partitions=partitions)
+
+    return DeleteRecordsResponse(topics=await each_in_slices(delete, asked.items()))
 
 
 async def _delete(
-    broker: Broker, context: RequestContext, tp: TopicPartition, offset: int
+    broker: Broker, context: RequestContext, name: str, asked: tuple[int, int]
 ) -> DeleteRecordsPartitionResult:
+    number, offset = asked
+    tp = TopicPartition(name, number)
     try:
         topic = await broker.topic(context, tp.topic, Operation.DELETE)
         partition_of(topic, tp.partition)

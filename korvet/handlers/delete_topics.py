@@ -14,9 +14,11 @@ Declined: `timeout_ms`, as in CreateTopics.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from uuid import UUID
 
 from korvet.broker.broker import Broker, RequestContext, log_topic
+from korvet.concurrency.time_slices import each_in_slices, map_in_slices
 from korvet.protocol.errors import InvalidRequest, KafkaError, TopicAuthorizationFailed, TopicDeletionDisabled
 from korvet.protocol.messages.delete_topics import (
     DeletableTopicResult,
@@ -44,18 +46,20 @@ async def handle(
     broker: Broker, request: DeleteTopicsRequest, context: RequestContext
 ) -> DeleteTopicsResponse:
     states = [DeleteTopicState(name=name) for name in request.topic_names] + request.topics
-    asked = Counter((state.name, state.topic_id) for state in states)
+    asked = Counter(await map_in_slices(_asked, states))
     may_all = broker.may_on_cluster(context, Operation.DELETE)
-    return DeleteTopicsResponse(
-        responses=[
-            await _delete(broker, context, each, times, may_all=may_all) for each, times in asked.items()
-        ]
-    )
+    delete = partial(_delete, broker, context, may_all=may_all)
+    return DeleteTopicsResponse(responses=await each_in_slices(delete, asked.items()))
+
+
+def _asked(state: DeleteTopicState) -> Asked:
+    return state.name, state.topic_id
 
 
 async def _delete(
-    broker: Broker, context: RequestContext, asked: Asked, times: int, *, may_all: bool
+    broker: Broker, context: RequestContext, counted: tuple[Asked, int], *, may_all: bool
 ) -> DeletableTopicResult:
+    asked, times = counted
     name, topic_id = asked
     try:
         _check(broker, context, asked, times)

@@ -36,6 +36,7 @@ from korvet.broker.topics import (
     validate_name,
     written,
 )
+from korvet.concurrency.time_slices import map_in_slices
 from korvet.config import Config, Kind, settings
 from korvet.protocol.codec import element_writer
 from korvet.protocol.errors import InvalidRequest, KafkaError
@@ -63,7 +64,7 @@ async def handle(
     broker: Broker, request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:
     describer = Describer(broker.config, request.include_synonyms, request.include_documentation)
-    keys = [repr(resource) for resource in request.resources]
+    keys = await map_in_slices(repr, request.resources)
     results = {}
     for key, resource in dict(zip(keys, request.resources, strict=True)).items():
         results[key] = await _describe(broker, context, describer, resource)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from korvet.broker.broker import Broker, Disconnect, RequestContext
 from korvet.broker.topics import INTERNAL_TOPICS, validate_name
+from korvet.concurrency.time_slices import TimeSlices, map_in_slices
 from korvet.protocol.errors import ErrorCode, InvalidRequest, KafkaError
 from korvet.protocol.messages.describe_topic_partitions import (
     Cursor,
@@ -42,8 +43,9 @@ async def handle(
         if names:
             return await _named(broker, context, cursor, sorted(names), request.response_partition_limit)
     except InvalidRequest as error:
+        code = error.error_code
         return DescribeTopicPartitionsResponse(
-            topics=[_error(error.error_code, topic.name) for topic in request.topics]
+            topics=await map_in_slices(lambda topic: _error(code, topic.name), request.topics)
         )
     try:
         topics = await broker.topics(context, Operation.DESCRIBE)
@@ -58,7 +60,9 @@ async def _named(
 ) -> DescribeTopicPartitionsResponse:
     """Return a page of the topics that the client may describe, and after them an error for each other topic."""
     allowed, denied = [], []
+    time_slices = TimeSlices()
     for name in names:
+        await time_slices.next()
         try:
             broker.authorize(context, Operation.DESCRIBE, ResourceType.TOPIC, name)
             allowed.append(name)
@@ -87,7 +91,9 @@ async def _page(
     """Return the partitions from the cursor on, up to the limit. A topic that is a name may not exist."""
     left = max(1, min(limit, MAX_PARTITIONS))
     page = DescribeTopicPartitionsResponse(topics=[])
+    time_slices = TimeSlices()
     for each in topics:
+        await time_slices.next()
         name = each if isinstance(each, str) else each.name
         if name < cursor.topic_name:
             continue

@@ -12,12 +12,14 @@ from functools import partial
 
 from korvet.broker.broker import Broker, RequestContext
 from korvet.concurrency.tasks import in_parallel
-from korvet.protocol.errors import DuplicateResource, KafkaError, ResourceNotFound
+from korvet.concurrency.time_slices import map_in_slices
+from korvet.protocol.errors import DuplicateResource, KafkaError, ResourceNotFound, detached
 from korvet.protocol.messages.describe_user_scram_credentials import (
     CredentialInfo,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
+    UserName,
 )
 from korvet.security.acls import Operation
 
@@ -39,12 +41,12 @@ async def handle(
         return DescribeUserScramCredentialsResponse(
             error_code=error.error_code,
             error_message=error.message,
-            results=[_refused(error) for _ in request.users or ()],
+            results=await map_in_slices(partial(_refused, detached(error)), request.users or ()),
         )
     return DescribeUserScramCredentialsResponse(results=results)
 
 
-def _refused(error: KafkaError) -> DescribeUserScramCredentialsResult:
+def _refused(error: KafkaError, _user: UserName) -> DescribeUserScramCredentialsResult:
     """Return an error without a name, which Kafka has for each user of a refused request."""
     return DescribeUserScramCredentialsResult(
         user="", error_code=error.error_code, error_message=error.message, credential_infos=[]

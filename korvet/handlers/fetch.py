@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from korvet.broker.broker import NO_EPOCH, Broker, RequestContext, partition_of
+from korvet.concurrency.time_slices import CALLS_AT_ONCE, TimeSlices, map_in_slices
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.codec import encode
 from korvet.protocol.errors import (
@@ -34,6 +35,7 @@ from korvet.protocol.errors import (
     OffsetOutOfRange,
     TopicAuthorizationFailed,
     UnsupportedCompressionType,
+    detached,
 )
 from korvet.protocol.messages.fetch import (
     EpochEndOffset,
@@ -74,12 +76,13 @@ async def handle(broker: Broker, request: FetchRequest, context: RequestContext)
         return FetchResponse(error_code=ErrorCode.INVALID_REQUEST, session_id=0, responses=[])
 
     fetch = _Fetch(broker, request, context)
+    time_slices = TimeSlices()
     for topic in request.topics:
-        await fetch.resolve(topic)
+        await fetch.resolve(topic, time_slices)
     await fetch.read_or_wait()
     if broker.counters.is_counting:
         await fetch.count()
-    return fetch.answer()
+    return await fetch.answer()
 
 
 class _Fetch:
@@ -127,24 +130,28 @@ class _Fetch:
 
     # --- Topics -----------------------------------------------------------------------------------------
 
-    async def resolve(self, wanted: FetchTopic) -> None:
+    async def resolve(self, wanted: FetchTopic, time_slices: TimeSlices) -> None:
         """Look up a topic, and add its partitions to `wanted`, or their errors to `outcomes`."""
         topic: Topic | KafkaError
         try:
             topic = await self._topic(wanted)
             name = topic.name
         except KafkaError as error:
-            topic = error
+            topic = detached(error)
             name = wanted.topic or str(wanted.topic_id)
         self.names.append(name)
-        for partition in wanted.partitions:
+        await time_slices.next()
+        for number, partition in enumerate(wanted.partitions, 1):
+            if not number % CALLS_AT_ONCE:
+                await time_slices.next()
             tp = TopicPartition(name, partition.partition)
+            if isinstance(topic, KafkaError):
+                self.outcomes[tp] = topic
+                continue
             try:
-                if isinstance(topic, KafkaError):
-                    raise topic
                 self.wanted[partition_of(topic, partition.partition)] = partition
             except KafkaError as error:
-                self.outcomes[tp] = error
+                self.outcomes[tp] = detached(error)
 
     async def _topic(self, wanted: FetchTopic) -> Topic:
         if self.is_denied:
@@ -274,19 +281,13 @@ class _Fetch:
             if isinstance(outcome, ReadResult) and outcome.size:
                 await self.broker.counters.fetched(tp.topic, outcome.batches)
 
-    def answer(self) -> FetchResponse:
-        responses = [
-            FetchableTopicResponse(
-                topic=topic.topic,
-                topic_id=topic.topic_id,
-                partitions=[
-                    self._partition(TopicPartition(name, partition.partition))
-                    for partition in topic.partitions
-                ],
-            )
+    async def answer(self) -> FetchResponse:
+        topics = [
+            (name, topic)
             for name, topic in zip(self.names, self.request.topics, strict=True)
             if topic.partitions
         ]
+        responses = await map_in_slices(self._topic_answer, topics)
         response = FetchResponse(session_id=0, responses=responses, node_endpoints=self._endpoints(responses))
         if not self.broker.quotas.is_enforced or self.is_replica:
             return response
@@ -295,6 +296,16 @@ class _Fetch:
         self.broker.answers.change(-self.context.answer_bytes)
         self.context.answer_bytes = 0
         return FetchResponse(session_id=0, responses=[])
+
+    def _topic_answer(self, asked: tuple[str, FetchTopic]) -> FetchableTopicResponse:
+        name, topic = asked
+        return FetchableTopicResponse(
+            topic=topic.topic,
+            topic_id=topic.topic_id,
+            partitions=[
+                self._partition(TopicPartition(name, partition.partition)) for partition in topic.partitions
+            ],
+        )
 
     def _partition(self, tp: TopicPartition) -> PartitionData:
         # If the request contains a partition twice, send its records only once.

@@ -11,7 +11,10 @@ immediately (see `init_producer_id`); share groups (type 2) and unknown types, w
 
 from __future__ import annotations
 
+from functools import partial
+
 from korvet.broker.broker import Broker, Node, RequestContext
+from korvet.concurrency.time_slices import map_in_slices
 from korvet.protocol.errors import ErrorCode, InvalidRequest, KafkaError, TransactionalIdAuthorizationFailed
 from korvet.protocol.messages.find_coordinator import (
     Coordinator,
@@ -30,10 +33,8 @@ async def handle(
     broker: Broker, request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse:
     if context.version >= 4:
-        keys = request.coordinator_keys
-        return FindCoordinatorResponse(
-            coordinators=[_coordinator(broker, context, request.key_type, key) for key in keys]
-        )
+        find = partial(_coordinator, broker, context, request.key_type)
+        return FindCoordinatorResponse(coordinators=await map_in_slices(find, request.coordinator_keys))
     found = _coordinator(broker, context, request.key_type, request.key)
     return FindCoordinatorResponse(
         error_code=found.error_code,

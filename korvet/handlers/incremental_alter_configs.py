@@ -12,9 +12,12 @@ Versions: they differ only in encoding.
 
 from __future__ import annotations
 
-from korvet.broker.administration import alter_settings
+from collections.abc import Sequence
+
+from korvet.broker.administration import Resource, alter_settings
 from korvet.broker.alterations import SettingChange, with_settings_changed
 from korvet.broker.broker import Broker, RequestContext
+from korvet.concurrency.time_slices import map_in_slices
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
@@ -27,22 +30,23 @@ from korvet.protocol.messages.incremental_alter_configs import (
 async def handle(
     broker: Broker, request: IncrementalAlterConfigsRequest, context: RequestContext
 ) -> IncrementalAlterConfigsResponse:
-    wanted = [
-        (
-            (each.resource_type, each.resource_name),
-            [SettingChange(config.name, config.value, config.config_operation) for config in each.configs],
-        )
-        for each in request.resources
-    ]
+    wanted = await map_in_slices(_wanted, request.resources)
     errors = await alter_settings(
         broker, context, wanted, with_settings_changed, validate_only=request.validate_only
     )
-    return IncrementalAlterConfigsResponse(
-        responses=[_answer(each, error) for each, error in zip(request.resources, errors, strict=True)]
-    )
+    outcomes = list(zip(request.resources, errors, strict=True))
+    return IncrementalAlterConfigsResponse(responses=await map_in_slices(_answer, outcomes))
 
 
-def _answer(resource: AlterConfigsResource, error: KafkaError | None) -> AlterConfigsResourceResponse:
+def _wanted(resource: AlterConfigsResource) -> tuple[Resource, Sequence[SettingChange]]:
+    changes = [
+        SettingChange(config.name, config.value, config.config_operation) for config in resource.configs
+    ]
+    return (resource.resource_type, resource.resource_name), changes
+
+
+def _answer(outcome: tuple[AlterConfigsResource, KafkaError | None]) -> AlterConfigsResourceResponse:
+    resource, error = outcome
     return AlterConfigsResourceResponse(
         error_code=ErrorCode.NONE if error is None else error.error_code,
         error_message=None if error is None else error.message,

@@ -4,8 +4,8 @@ Behaviour: the handler waits until the group's next generation begins. The leade
 metadata. Any protocol type is served. A member that joins again without changes gets the current generation
 immediately, unless it is the leader. Errors: MEMBER_ID_REQUIRED, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID,
 FENCED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED, INVALID_SESSION_TIMEOUT, INVALID_GROUP_ID for an empty group id,
-INVALID_REQUEST for metadata larger than `group.max.metadata.bytes`, COORDINATOR_NOT_AVAILABLE while the storage is
-unavailable, NOT_COORDINATOR when this broker ends.
+INVALID_REQUEST for metadata larger than `group.max.metadata.bytes` and for more than 1,000 protocols,
+COORDINATOR_NOT_AVAILABLE while the storage is unavailable, NOT_COORDINATOR when this broker ends.
 
 Versions: the rebalance timeout is the session timeout in v0. From v4, a new member gets its member id with
 MEMBER_ID_REQUIRED and has to join again with it (KIP-394). Static members from v5 (KIP-345). A missing protocol name is
@@ -19,14 +19,21 @@ from functools import partial
 
 from korvet.broker.broker import Broker, RequestContext, coordinator_error
 from korvet.groups.members import Join, Joined
-from korvet.protocol.errors import KafkaError
+from korvet.protocol.errors import InvalidRequest, KafkaError
 from korvet.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 from korvet.security.acls import Operation
+
+# Limit of the protocols of a member. Clients have one for each assignor, at most five or so.
+MOST_PROTOCOLS = 1_000
 
 
 async def handle(broker: Broker, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
     try:
         group_id = broker.group(context, request.group_id, Operation.READ)
+        if len(request.protocols) > MOST_PROTOCOLS:
+            raise InvalidRequest(
+                f"{len(request.protocols)} protocols are sent; at most {MOST_PROTOCOLS} are accepted"
+            )
         joined = await broker.groups.join(group_id, _join(request, context), partial(broker.parked, context))
     except KafkaError as error:
         joined = Joined(error_code=coordinator_error(error).error_code, member_id=request.member_id)

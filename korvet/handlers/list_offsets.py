@@ -19,10 +19,9 @@ version does not have, INVALID_REQUEST for a partition that appears twice in a r
 
 from __future__ import annotations
 
-from collections import Counter
-
 from korvet.broker.broker import Broker, RequestContext, partition_of
 from korvet.concurrency.tasks import in_parallel
+from korvet.concurrency.time_slices import TimeSlices, each_in_slices
 from korvet.protocol.errors import InvalidRequest, KafkaError, UnsupportedVersion
 from korvet.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -53,15 +52,19 @@ NOTHING = OffsetAndTimestamp(-1, -1, leader_epoch=-1)
 
 
 async def handle(broker: Broker, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-    asked = Counter(
-        TopicPartition(topic.name, partition.partition_index)
-        for topic in request.topics
-        for partition in topic.partitions
-    )
-    twice = {tp for tp, times in asked.items() if times > 1}
-    return ListOffsetsResponse(
-        topics=[await _topic(broker, request, context, topic, twice) for topic in request.topics]
-    )
+    asked: set[TopicPartition] = set()
+    twice: set[TopicPartition] = set()
+    time_slices = TimeSlices()
+    for topic in request.topics:
+        for partition in topic.partitions:
+            tp = TopicPartition(topic.name, partition.partition_index)
+            (twice if tp in asked else asked).add(tp)
+            await time_slices.next()
+
+    async def answer(topic: ListOffsetsTopic) -> ListOffsetsTopicResponse:
+        return await _topic(broker, request, context, topic, twice)
+
+    return ListOffsetsResponse(topics=await each_in_slices(answer, request.topics))
 
 
 async def _topic(

@@ -28,7 +28,7 @@ from attrs import define, field, frozen
 from korvet.broker.broker import Broker, Disconnect, RequestContext
 from korvet.broker.limits import SMALLEST_ANSWER_BYTES
 from korvet.broker.topics import INTERNAL_TOPICS, validate_name
-from korvet.concurrency.time_slices import TimeSlices
+from korvet.concurrency.time_slices import TimeSlices, map_in_slices
 from korvet.protocol.buffers import Buffer, EncodedElements, join_small
 from korvet.protocol.codec import element_writer
 from korvet.protocol.errors import ErrorCode, KafkaError
@@ -36,6 +36,7 @@ from korvet.protocol.frames import LARGE_PIECE
 from korvet.protocol.messages.metadata import (
     AUTHORIZED_OPERATIONS_OMITTED,
     MetadataRequest,
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
@@ -81,12 +82,7 @@ async def _topics(
     broker: Broker, request: MetadataRequest, context: RequestContext
 ) -> list[MetadataResponseTopic]:
     found = await _found(broker, request, context)
-    size = sum(
-        ERROR_BYTES + len(each.name or "")
-        if isinstance(each, MetadataError)
-        else TOPIC_BYTES + len(each.name) + PARTITION_BYTES * each.partitions
-        for each in found
-    )
+    size = sum(await map_in_slices(_bytes_of, found))
     if size > SMALLEST_ANSWER_BYTES:
         await broker.answers.wait_for_room()
     broker.answers.change(size)
@@ -95,6 +91,13 @@ async def _topics(
     for each in found:
         await answer.add(each)
     return answer.topics()
+
+
+def _bytes_of(found: Topic | MetadataError) -> int:
+    """Estimate the size of an entry of the response."""
+    if isinstance(found, MetadataError):
+        return ERROR_BYTES + len(found.name or "")
+    return TOPIC_BYTES + len(found.name) + PARTITION_BYTES * found.partitions
 
 
 @frozen
@@ -116,12 +119,13 @@ async def _found(
     wanted = request.topics
     if wanted is None or (context.version == 0 and not wanted):
         return await _all_topics(broker, context)
-    if context.version < 12 and any(topic.name is None or topic.topic_id != ZERO_UUID for topic in wanted):
+    topic_ids = await map_in_slices(_id_of, wanted)
+    if context.version < 12 and (any(topic_ids) or any(topic.name is None for topic in wanted)):
         return [MetadataError(ErrorCode.INVALID_REQUEST, topic.name or "") for topic in wanted]
 
     time_slices = TimeSlices()
     found: list[Topic | MetadataError] = []
-    ids = dict.fromkeys(topic.topic_id for topic in wanted if topic.topic_id != ZERO_UUID)
+    ids = dict.fromkeys(filter(None, topic_ids))
     for topic_id in ids:
         found.append(await _by_id(broker, context, topic_id))
         await time_slices.next()
@@ -130,6 +134,10 @@ async def _found(
             found.append(await _by_name(broker, request, context, name))
             await time_slices.next()
     return found
+
+
+def _id_of(topic: MetadataRequestTopic) -> UUID | None:
+    return None if topic.topic_id is ZERO_UUID or topic.topic_id == ZERO_UUID else topic.topic_id
 
 
 async def _all_topics(broker: Broker, context: RequestContext) -> Sequence[Topic]:

@@ -17,12 +17,14 @@ unless a client requests another retention time.
 from __future__ import annotations
 
 from korvet.broker.broker import Broker, RequestContext, coordinator_error, partition_of
+from korvet.concurrency.time_slices import TimeSlices, map_in_slices
 from korvet.protocol.errors import (
     ErrorCode,
     GroupIdNotFound,
     IllegalGeneration,
     KafkaError,
     OffsetMetadataTooLarge,
+    detached,
 )
 from korvet.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -46,13 +48,18 @@ async def handle(
     try:
         group_id = broker.group(context, request.group_id, Operation.READ)
     except KafkaError as error:
-        return OffsetCommitResponse(topics=[_refused(topic, error) for topic in request.topics])
+        refused = detached(error)
+        return OffsetCommitResponse(
+            topics=await map_in_slices(lambda topic: _refused(topic, refused), request.topics)
+        )
+    time_slices = TimeSlices()
     for topic in request.topics:
-        await _sort(broker, context, topic, positions, outcomes)
+        await _sort(broker, context, topic, positions, outcomes, time_slices)
     too_large = [tp for tp, error in outcomes.items() if isinstance(error, OffsetMetadataTooLarge)]
     if positions or too_large:
         outcomes |= await _commit(broker, request, context, group_id, positions, too_large)
-    topics = [_answer(topic, outcomes) for topic in request.topics if topic.partitions]
+    answered = [topic for topic in request.topics if topic.partitions]
+    topics = await map_in_slices(lambda topic: _answer(topic, outcomes), answered)
     return OffsetCommitResponse(topics=topics)
 
 
@@ -62,8 +69,10 @@ async def _sort(
     data: OffsetCommitRequestTopic,
     positions: dict[TopicPartition, OffsetAndMetadata],
     outcomes: Outcomes,
+    time_slices: TimeSlices,
 ) -> None:
     """Sort a topic's partitions into offsets to commit, and errors."""
+    await time_slices.next()
     topic: Topic | KafkaError
     try:
         topic = await broker.topic(context, data.name, Operation.READ)
@@ -77,6 +86,7 @@ async def _sort(
             positions[tp] = _position(broker, partition)
         except KafkaError as error:
             outcomes[TopicPartition(data.name, partition.partition_index)] = error
+        await time_slices.next()
 
 
 def _position(broker: Broker, data: OffsetCommitRequestPartition) -> OffsetAndMetadata:

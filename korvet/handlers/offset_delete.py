@@ -8,7 +8,10 @@ NON_EMPTY_GROUP if the group has members that are not consumers, such as workers
 
 from __future__ import annotations
 
+from functools import partial
+
 from korvet.broker.broker import Broker, RequestContext, coordinator_error, partition_of
+from korvet.concurrency.time_slices import TimeSlices, each_in_slices, map_in_slices
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -29,20 +32,22 @@ async def handle(
     outcomes: Outcomes = {}
     try:
         group_id = broker.group(context, request.group_id, Operation.DELETE)
-        for topic in request.topics:
-            await _find(broker, context, topic, outcomes)
+        await each_in_slices(partial(_find, broker, context, outcomes), request.topics)
         found = [tp for tp, error in outcomes.items() if error is None]
         outcomes |= await broker.groups.delete_positions(group_id, found)
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=coordinator_error(error).error_code, topics=[])
-    return OffsetDeleteResponse(topics=[_answer(topic, outcomes) for topic in request.topics])
+    topics = await map_in_slices(lambda topic: _answer(topic, outcomes), request.topics)
+    return OffsetDeleteResponse(topics=topics)
 
 
 async def _find(
-    broker: Broker, context: RequestContext, data: OffsetDeleteRequestTopic, outcomes: Outcomes
+    broker: Broker, context: RequestContext, outcomes: Outcomes, data: OffsetDeleteRequestTopic
 ) -> None:
     """Set None for each existing partition of a topic, and the error of each other one."""
+    time_slices = TimeSlices()
     for partition in data.partitions:
+        await time_slices.next()
         tp = TopicPartition(data.name, partition.partition_index)
         try:
             partition_of(await broker.topic(context, data.name, Operation.READ), tp.partition)

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from attrs import frozen
 
 from korvet.broker.broker import Broker, RequestContext, coordinator_error
-from korvet.concurrency.time_slices import TimeSlices
+from korvet.concurrency.time_slices import TimeSlices, each_in_slices, map_in_slices
 from korvet.protocol.codec import element_writer
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.offset_fetch import (
@@ -76,8 +76,9 @@ async def _groups(
     async def answer(each: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
         return await _group(each.group_id, await _committed(broker, context, each.group_id, each.topics))
 
-    keys = [repr(each) for each in asked]
-    answers = {key: await answer(each) for key, each in dict(zip(keys, asked, strict=True)).items()}
+    keys = await map_in_slices(repr, asked)
+    different = dict(zip(keys, asked, strict=True))
+    answers = dict(zip(different, await each_in_slices(answer, different.values()), strict=True))
     write = element_writer(OffsetFetchResponse, OffsetFetchResponseGroup, context.version)
     return repeated(keys, answers, write)
 
@@ -96,7 +97,9 @@ async def _committed(
         if asked is None:
             everything = _by_topic(await broker.groups.committed(group_id, None))
             return Committed([each for each in everything if not is_denied(each[0])])
-        denied = frozenset(filter(is_denied, {topic.name for topic in asked}))
+        names = list({topic.name for topic in asked})
+        are_denied = await map_in_slices(is_denied, names)
+        denied = frozenset(name for name, denied in zip(names, are_denied, strict=True) if denied)
         tps = _requested_partitions([topic for topic in asked if topic.name not in denied])
         return Committed(
             _in_request_order(asked, await broker.groups.committed(group_id, tps)), denied=denied

@@ -8,8 +8,11 @@ UNKNOWN_LEADER_EPOCH.
 
 from __future__ import annotations
 
+from functools import partial
+
 from korvet.broker.broker import NO_EPOCH, Broker, RequestContext, partition_of
 from korvet.concurrency.tasks import in_parallel
+from korvet.concurrency.time_slices import each_in_slices
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -28,9 +31,8 @@ async def handle(
 ) -> OffsetForLeaderEpochResponse:
     # Brokers, which may act on the cluster, need no permission on topics.
     is_broker = broker.may_on_cluster(context, Operation.CLUSTER_ACTION)
-    return OffsetForLeaderEpochResponse(
-        topics=[await _topic(broker, context, topic, is_broker=is_broker) for topic in request.topics]
-    )
+    find = partial(_topic, broker, context, is_broker=is_broker)
+    return OffsetForLeaderEpochResponse(topics=await each_in_slices(find, request.topics))
 
 
 async def _topic(

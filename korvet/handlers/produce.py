@@ -25,7 +25,7 @@ from attrs import frozen
 
 from korvet.broker.broker import Broker, Disconnect, PendingResponse, RequestContext, partition_of
 from korvet.broker.topics import INTERNAL_TOPICS, MAX_NAME_LENGTH, TopicRules
-from korvet.concurrency.time_slices import TimeSlices, run_in_slices
+from korvet.concurrency.time_slices import TimeSlices, map_in_slices, run_in_slices
 from korvet.protocol.errors import (
     InvalidRecord,
     InvalidRequest,
@@ -95,7 +95,7 @@ class PendingProduce(PendingResponse):
 
     async def wait(self) -> ProduceResponse | None:
         results = await self.appending.wait()
-        return _respond(self.broker, self.request, self.context, self.batches, self.outcomes | results)
+        return await _respond(self.broker, self.request, self.context, self.batches, self.outcomes | results)
 
     def abandon(self) -> None:
         self.appending.abandon()
@@ -118,10 +118,10 @@ async def handle(
         if not isinstance(appending, dict):
             return PendingProduce(broker, request, context, batches, outcomes, appending)
         outcomes |= appending
-    return _respond(broker, request, context, batches, outcomes)
+    return await _respond(broker, request, context, batches, outcomes)
 
 
-def _respond(
+async def _respond(
     broker: Broker,
     request: ProduceRequest,
     context: RequestContext,
@@ -135,7 +135,8 @@ def _respond(
     if request.acks == 0:
         _disconnect_on_errors(outcomes)
         return None
-    topics = [_answer(topic, outcomes) for topic in request.topic_data if topic.partition_data]
+    answered = [topic for topic in request.topic_data if topic.partition_data]
+    topics = await map_in_slices(lambda topic: _answer(topic, outcomes), answered)
     response = ProduceResponse(responses=topics)
     if is_success:
         context.success = response

@@ -84,6 +84,11 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
         ),
         _counter("korvet_request_bytes_total", "Bytes of requests.", "api"),
         _counter("korvet_response_bytes_total", "Bytes of responses.", "api"),
+        _counter(
+            "korvet_requests_with_bytes_left_over_total",
+            "Requests with bytes behind their last field, which the broker ignored.",
+            "api",
+        ),
         _histogram(
             "korvet_request_phase_seconds",
             "Time of requests in each phase: `received` (the rest of a request that came in parts arrives), `queued`"

@@ -126,8 +126,12 @@ class Recorder(Counters):
     _software: set[tuple[str, str]] = field(factory=set)
     _opened: defaultdict[str, int] = field(factory=lambda: defaultdict(int))
     _aborted: defaultdict[str, int] = field(factory=lambda: defaultdict(int))
+    _left_over: defaultdict[str, int] = field(factory=lambda: defaultdict(int))
 
     # --- Requests ---------------------------------------------------------------------------------------
+
+    def left_over(self, api: str) -> None:
+        self._left_over[api] += 1
 
     def failed(self, api: str, response: object) -> None:
         kind = response.__class__
@@ -224,6 +228,7 @@ class Recorder(Counters):
             "korvet_connections": {labels: float(count) for labels, count in self._connections.items()},
             "korvet_connections_opened_total": _by_label(self._opened),
             "korvet_connections_aborted_total": _by_label(self._aborted),
+            "korvet_requests_with_bytes_left_over_total": _by_label(self._left_over),
             "korvet_scrape_errors_total": _by_label(self.errors),
         }
         self._add_requests(samples)

@@ -7,7 +7,7 @@ and profilers name it. attrs and cattrs generate code in the same way. This is t
 
 Only `decode` raises ProtocolError for malformed bytes. Generated code raises ValueError, or IndexError and struct.error
 at the end of the data. Its allocations are bounded: it refuses lengths and numbers of elements that exceed the
-remaining bytes, and messages of more than a million elements.
+remaining bytes, and messages of more than a million elements or 10,000 tagged fields.
 """
 
 from __future__ import annotations
@@ -23,10 +23,17 @@ from korvet.protocol.errors import ProtocolError, UnsupportedVersion
 from korvet.protocol.field_reading import reader_source
 from korvet.protocol.field_writing import element_writer_source, writer_source
 from korvet.protocol.schema import versions_of
+from korvet.protocol.steps import Steps
 
 M = TypeVar("M")
+# What generated readers raise for malformed bytes.
+MALFORMED = (IndexError, struct.error, ValueError)
 Reader = Callable[[memoryview, int], tuple[M, int]]
 Writer = Callable[[M, Callable[[Buffer], None]], None]
+
+
+StepReader = Callable[[memoryview, int], Steps[tuple[M, int]]]
+StepWriter = Callable[[M, Callable[[Buffer], None]], Steps[None]]
 
 
 def decode(cls: type[M], version: int, data: memoryview, offset: int = 0) -> tuple[M, int]:
@@ -55,14 +62,34 @@ def decoder(cls: type[M], version: int) -> Reader[M]:
     def decode_this(data: memoryview, offset: int) -> tuple[M, int]:
         try:
             return read(data, offset)
-        except (IndexError, struct.error) as error:
-            message = f"malformed {cls.__name__} version {version}: it ends before its last field"
-            raise ProtocolError(message) from error
-        except ValueError as error:
-            message = f"malformed {cls.__name__} version {version}: {error}"
-            raise ProtocolError(message) from error
+        except MALFORMED as error:
+            raise malformed(cls, version, error) from error
 
     return decode_this
+
+
+@cache
+def step_decoder(cls: type[M], version: int) -> StepReader[M]:
+    """Return `decode` for one version of a message, in steps: for messages with many elements."""
+    check_version(cls, version)
+    source, names = reader_source(cls, version, in_steps=True)
+    name = f"<korvet read {cls.__name__} v{version} in steps>"
+    read = cast(StepReader[M], compile_function(name, source, names))
+
+    def decode_this(data: memoryview, offset: int) -> Steps[tuple[M, int]]:
+        try:
+            return (yield from read(data, offset))
+        except MALFORMED as error:
+            raise malformed(cls, version, error) from error
+
+    return decode_this
+
+
+def malformed(cls: type[Any], version: int, error: Exception) -> ProtocolError:
+    """Return the error for an exception of generated code."""
+    is_end = isinstance(error, IndexError | struct.error)
+    reason = "it ends before its last field" if is_end else str(error)
+    return ProtocolError(f"malformed {cls.__name__} version {version}: {reason}")
 
 
 @cache
@@ -79,6 +106,15 @@ def writer(cls: type[M], version: int) -> Writer[M]:
     check_version(cls, version)
     source, names = writer_source(cls, version)
     return cast(Writer[M], compile_function(f"<korvet write {cls.__name__} v{version}>", source, names))
+
+
+@cache
+def step_writer(cls: type[M], version: int) -> StepWriter[M]:
+    """Return the function that writes this version of a message in steps: for messages with many elements."""
+    check_version(cls, version)
+    source, names = writer_source(cls, version, in_steps=True)
+    name = f"<korvet write {cls.__name__} v{version} in steps>"
+    return cast(StepWriter[M], compile_function(name, source, names))
 
 
 @cache

@@ -25,12 +25,12 @@ from enum import Enum
 from struct import Struct
 from typing import Any, Final, Literal
 
-from attrs import Factory, define, field, frozen
+from attrs import Factory, define, evolve, field, frozen
 
-from korvet.protocol.buffers import Buffer
-from korvet.protocol.codec import Reader, Writer, decode, decoder, writer
+from korvet.protocol.buffers import Buffer, join_small
+from korvet.protocol.codec import Reader, Writer, decode, decoder, step_decoder, step_writer, writer
 from korvet.protocol.errors import ErrorCode, ProtocolError
-from korvet.protocol.frames import FrameReader, framed
+from korvet.protocol.frames import LARGE_FRAME, LARGE_PIECE, FrameReader, framed
 from korvet.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from korvet.protocol.messages.header import RequestHeader, ResponseHeader
 from korvet.protocol.messages.metadata import MetadataRequest
@@ -43,6 +43,7 @@ from korvet.protocol.messages.produce import (
 from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from korvet.protocol.requests import API_VERSIONS, request_header_version, response_header_version
 from korvet.protocol.schema import versions_of
+from korvet.protocol.steps import Steps, at_once
 
 PRODUCE = 0
 SASL_AUTHENTICATE = 36
@@ -50,9 +51,11 @@ SASL_AUTHENTICATE = 36
 KEY_AND_VERSION = Struct(">hh")
 
 # When librdkafka requests all topics, it writes the null array in four bytes instead of one (its issue 5049). The other
-# three bytes are read as the fields that follow, so the last three bytes of the request are left over. Kafka ignores
-# bytes after a request.
+# three bytes are read as the fields that follow, so the last three bytes of the request are left over. These are not
+# reported, since every librdkafka sends them.
 LIBRDKAFKA_LEFT_OVER = 3
+# Limit of the pieces of a large response before they are joined, since each takes 40 bytes more than it contains.
+PIECES_JOINED = 1_000
 
 
 class NeedData(Enum):
@@ -117,6 +120,7 @@ class Request:
     response_version: int
     refusal: Any = None  # the response if the version is not served; then `body` is None
     is_bare: bool = False  # a message of a SASL mechanism, which had no header
+    left_over: int = 0  # bytes behind the body, which are ignored, as in Kafka
 
 
 @define
@@ -179,11 +183,20 @@ class Connection:
 
     def next_request(self) -> Request | Literal[NeedData.NEED_DATA]:
         """Return the next complete request, or NEED_DATA. Raises ProtocolError, and then at every later call."""
+        request = self.begin_request()
+        return request if isinstance(request, Request | NeedData) else at_once(request)
+
+    def begin_request(self) -> Request | Steps[Request] | Literal[NeedData.NEED_DATA]:
+        """Do the same, but return the steps of decoding a large request instead of the request."""
         if self._failed:
             raise ProtocolError("nothing can be read behind bytes that broke the protocol")
         try:
             frame = self._frames.next_frame()
-            return NEED_DATA if frame is None else self._parse(memoryview(frame))
+            if frame is None:
+                return NEED_DATA
+            if len(frame) > LARGE_FRAME:
+                return self._parse_in_steps(memoryview(frame))
+            return self._parse(memoryview(frame))
         except ProtocolError:
             self._failed = True
             raise
@@ -204,10 +217,58 @@ class Connection:
         spoken.write_body(response, pieces.append)
         return framed(pieces)
 
+    def send_in_steps(self, request: Request, response: Any) -> Steps[list[Buffer]]:
+        """Do the same in steps, for a large request, since its response may have as many elements."""
+        if response is None or request.is_bare:
+            return self.send(request, response)
+        version = request.response_version
+        pieces: list[Buffer] = []
+        joined: list[Buffer] = []
+        request.api.spoken(version).write_header(
+            ResponseHeader(correlation_id=request.correlation_id), pieces.append
+        )
+        # mypy takes no class for Hashable
+        write = step_writer(type(response), version)  # type: ignore[arg-type]
+        for _ in write(response, pieces.append):
+            if len(pieces) >= PIECES_JOINED:
+                joined += join_small(pieces, LARGE_PIECE)
+                pieces.clear()
+            yield None
+        return framed([*joined, *pieces])
+
     def _parse(self, frame: memoryview) -> Request:
         if self.is_bare:
-            body = SaslAuthenticateRequest(auth_bytes=bytes(frame))
-            return Request(self.apis[SASL_AUTHENTICATE], 0, 0, None, body, len(frame), 0, is_bare=True)
+            return self._bare(frame)
+        api, version = self._api(frame)
+        if not api.min_version <= version <= api.max_version:
+            return refuse(api, version, frame)
+        spoken = api.spoken(version)
+        header, end = spoken.read_header(frame, 0)
+        body, end = spoken.read_body(frame, end)
+        return _request(api, header, frame, body, end)
+
+    def _parse_in_steps(self, frame: memoryview) -> Steps[Request]:
+        try:
+            if self.is_bare:
+                return self._bare(frame)
+            api, version = self._api(frame)
+            if not api.min_version <= version <= api.max_version:
+                return refuse(api, version, frame)
+            header, end = api.spoken(version).read_header(frame, 0)
+            # mypy takes no class for Hashable
+            read = step_decoder(api.request, version)  # type: ignore[arg-type]
+            body, end = yield from read(frame, end)
+            return _request(api, header, frame, body, end)
+        except ProtocolError:
+            self._failed = True
+            raise
+
+    def _bare(self, frame: memoryview) -> Request:
+        body = SaslAuthenticateRequest(auth_bytes=bytes(frame))
+        return Request(self.apis[SASL_AUTHENTICATE], 0, 0, None, body, len(frame), 0, is_bare=True)
+
+    def _api(self, frame: memoryview) -> tuple[Api, int]:
+        """Return the API and the version of a request. Raises ProtocolError for an API that is not accepted."""
         if len(frame) < KEY_AND_VERSION.size:
             raise ProtocolError(f"a frame of {len(frame)} bytes, too few for a request header")
         key, version = KEY_AND_VERSION.unpack_from(frame)
@@ -216,21 +277,17 @@ class Connection:
             raise ProtocolError(f"unknown API key {key}")
         if self.accepted is not None and key not in self.accepted:
             raise ProtocolError(f"{api.name} before the client has authenticated")
-        if not api.min_version <= version <= api.max_version:
-            header, end = decode(RequestHeader, request_header_version(api.request, version), frame)
-            return refuse(api, header, frame, end)
-        spoken = api.spoken(version)
-        header, end = spoken.read_header(frame, 0)
-        body, end = spoken.read_body(frame, end)
-        check_end(frame, end, body, version)
-        return Request(api, version, header.correlation_id, header.client_id, body, len(frame), version)
+        return api, version
 
 
-def check_end(frame: memoryview, end: int, body: object, version: int) -> None:
-    """Raise ProtocolError if the frame has bytes after the end of the request at `end`."""
-    size = len(frame) - end
-    if size and not (size == LIBRDKAFKA_LEFT_OVER and requests_all_topics(body, version)):
-        raise ProtocolError(f"{size} bytes are left over behind a {type(body).__name__} v{version}")
+def _request(api: Api, header: RequestHeader, frame: memoryview, body: Any, end: int) -> Request:
+    version, size = header.request_api_version, len(frame)
+    request = Request(api, version, header.correlation_id, header.client_id, body, size, version)
+    if end < size:
+        left_over = size - end
+        is_known = left_over == LIBRDKAFKA_LEFT_OVER and requests_all_topics(body, version)
+        return request if is_known else evolve(request, left_over=left_over)
+    return request
 
 
 def requests_all_topics(body: object, version: int) -> bool:
@@ -238,15 +295,14 @@ def requests_all_topics(body: object, version: int) -> bool:
     return isinstance(body, MetadataRequest) and version >= 9 and body.topics is None
 
 
-def refuse(api: Api, header: RequestHeader, frame: memoryview, offset: int) -> Request:
+def refuse(api: Api, version: int, frame: memoryview) -> Request:
     """Return a request of a version that is not served, with its response. Raises ProtocolError for other APIs."""
-    version = header.request_api_version
+    header, end = decode(RequestHeader, request_header_version(api.request, version), frame)
     if api.key == API_VERSIONS:
         refusal: object = refuse_api_versions(api)
         response_version = 0
     elif api.key == PRODUCE and version in versions_of(api.request) and version < api.min_version:
-        body, end = decode(ProduceRequest, version, frame, offset)
-        check_end(frame, end, body, version)
+        body, end = decode(ProduceRequest, version, frame, end)
         refusal = refuse_produce(body)
         response_version = version
     else:

@@ -14,18 +14,27 @@ from uuid import UUID
 
 import attrs
 
-from korvet.protocol.schema import FIXED_FORMATS, Field, is_flexible
+from korvet.protocol.schema import FIXED_FORMATS, ZERO_UUID, Field, is_flexible
 from korvet.protocol.source import Source, fields_of, fixed_size, smallest_size
 
-#: Limit of the total number of elements in all arrays and tagged fields of a message. The largest clusters send far
+#: Limit of the total number of elements in all arrays of a message. The largest clusters send far
 #: fewer. An element can take two bytes on the wire and a hundred in memory, so the limit of a frame's size is not
 #: enough.
 MAX_ELEMENTS = 1_000_000
 
+#: Limit of the number of tagged fields in a message, as in Kafka 4.4 (CVE-2026-111115). They precede authentication.
+MAX_TAGGED_FIELDS = 10_000
 
-def reader_source(cls: type[Any], version: int) -> tuple[str, dict[str, object]]:
-    """Return the source of `run(data, pos) -> (message, end)`, and the objects that it refers to, by name."""
+ZERO = bytes(16)
+
+
+def reader_source(cls: type[Any], version: int, *, in_steps: bool = False) -> tuple[str, dict[str, object]]:
+    """Return the source of `run(data, pos) -> (message, end)`, and the objects that it refers to, by name.
+
+    With `in_steps`, `run` is a generator of `Steps` that returns the same.
+    """
     reader = ReaderSource(version=version, flexible=is_flexible(cls, version))
+    reader.source.in_steps = in_steps
     return reader.function(cls), reader.source.names
 
 
@@ -47,11 +56,13 @@ class ReaderSource:
             "new": object.__new__,
             "unpack_from": unpack_from,
             "UUID": UUID,
+            "ZERO": ZERO,
+            "ZERO_UUID": ZERO_UUID,
             "long_uvarint": long_uvarint,
             "skip_tags": skip_tags,
             "fail": fail,
         }
-        self.source.emit("size = len(data)", f"left = {MAX_ELEMENTS}")
+        self.source.emit("size = len(data)", f"left = {MAX_ELEMENTS}", f"tags_left = {MAX_TAGGED_FIELDS}")
         message = self.read_struct(cls)
         self.flush()
         self.source.emit(f"return {message}, pos")
@@ -90,7 +101,7 @@ class ReaderSource:
         if field.kafka_type == "uuid":
             value = self.source.variable("u")
             self.run.append(("16s", value))
-            self.after_run.append(f"{target} = UUID(bytes={value})")
+            self.after_run.append(f"{target} = ZERO_UUID if {value} == ZERO else UUID(bytes={value})")
         elif field.kafka_type in FIXED_FORMATS:
             self.run.append((FIXED_FORMATS[field.kafka_type], target))
         else:
@@ -149,7 +160,7 @@ class ReaderSource:
             return
         elements = self.source.variable("a")
         self.source.emit(f"{target} = {elements} = []")
-        with self.source.block("for _ in range(n):"):
+        with self.source.loop("for _ in range(n):"):
             if field.struct is not None:
                 element = self.read_struct(field.struct)
             else:
@@ -178,8 +189,8 @@ class ReaderSource:
         with self.source.block("if n:"):
             self.source.emit(
                 "if n > 127: n, pos = long_uvarint(data, pos - 1)",
-                "left -= n",
-                "if left < 0: fail('too many tagged fields')",
+                "tags_left -= n",
+                "if tags_left < 0: fail('too many tagged fields')",
             )
             if tagged:
                 with self.source.block("for _ in range(n):"):

@@ -19,14 +19,20 @@ from korvet.protocol.schema import FIXED_FORMATS, Field, is_flexible
 from korvet.protocol.source import Source, fields_of
 
 
-def writer_source(cls: type[Any], version: int) -> tuple[str, dict[str, object]]:
-    """Return the source of `run(message, put)`, and the objects that it refers to, by name."""
-    return element_writer_source(cls, cls, version)
+def writer_source(cls: type[Any], version: int, *, in_steps: bool = False) -> tuple[str, dict[str, object]]:
+    """Return the source of `run(message, put)`, and the objects that it refers to, by name.
+
+    With `in_steps`, `run` is a generator of `Steps`.
+    """
+    return element_writer_source(cls, cls, version, in_steps=in_steps)
 
 
-def element_writer_source(message: type[Any], cls: type[Any], version: int) -> tuple[str, dict[str, object]]:
+def element_writer_source(
+    message: type[Any], cls: type[Any], version: int, *, in_steps: bool = False
+) -> tuple[str, dict[str, object]]:
     """Return the same as `writer_source` for a struct inside a message."""
     writer = WriterSource(message=message.__name__, version=version, flexible=is_flexible(message, version))
+    writer.source.in_steps = in_steps
     return writer.function(cls), writer.source.names
 
 
@@ -140,7 +146,7 @@ class WriterSource:
             with self.source.block(f"if type({elements}) is {encoded}:"):
                 self.source.emit(f"for b in {elements}.pieces: {self.put}(b)", f"{elements} = ()")
         element = self.source.variable("o")
-        with self.source.block(f"for {element} in {elements}:"):
+        with self.source.loop(f"for {element} in {elements}:"):
             if field.struct is not None:
                 self.write_struct(field.struct, element)
             else:

@@ -10,12 +10,16 @@ import attrs
 
 from korvet.protocol.schema import FIXED_FORMATS, Field, schema_of
 
+#: Elements per step; reading or writing them takes 0.1 ms.
+ELEMENTS_A_STEP = 64
+
 
 @attrs.define
 class Source:
     """A builder of Python source, and the objects that the source refers to."""
 
     signature: str
+    in_steps: bool = False  # the function is a generator of `Steps`
     names: dict[str, object] = attrs.Factory(dict)
     lines: list[str] = attrs.Factory(list)
     indent: int = 1
@@ -33,6 +37,14 @@ class Source:
         yield
         self.indent -= 1
 
+    @contextmanager
+    def loop(self, head: str) -> Iterator[None]:
+        """Add a loop over elements, which pauses between them in functions that work in steps."""
+        with self.block(head):
+            yield
+            if self.in_steps:
+                self.emit("done += 1", f"if not done % {ELEMENTS_A_STEP}: yield None")
+
     def variable(self, stem: str) -> str:
         """Return a new local name."""
         self.count += 1
@@ -45,7 +57,8 @@ class Source:
 
     def text(self) -> str:
         """Return the source of the function."""
-        return "\n".join([f"def run({self.signature}):", *self.lines, ""])
+        start = ["    done = 0", "    if done: yield None"] if self.in_steps else []
+        return "\n".join([f"def run({self.signature}):", *start, *self.lines, ""])
 
 
 def fields_of(cls: type[Any], version: int) -> tuple[list[Field], list[Field], list[Field]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from attrs import define, field
 
@@ -40,8 +40,9 @@ IMPLIED: Mapping[Operation, tuple[Operation, ...]] = {
     Operation.ALTER_CONFIGS: (Operation.DESCRIBE_CONFIGS,),
 }
 EVERYTHING = sum(1 << operation for operation in Operation)
-# Limit of cached decisions. One takes some 300 bytes.
-MOST_DECISIONS = 50_000
+# Limits of the cached rights: of clients (principal, host and type of resource), and of names for each of them.
+MOST_CLIENTS = 5_000
+MOST_NAMES = 10_000
 # The name by which Kafka decides first whether an operation is allowed on any resource of a type.
 ANY_NAME = "hardcode"
 
@@ -101,16 +102,15 @@ class AclIndex:
     """The ACLs on resources of one type, by the name of their pattern."""
 
     acls: list[Acl] = field(factory=list)
-    _literal: dict[str, ByPrincipal] = field(factory=dict)
+    literal: dict[str, ByPrincipal] = field(factory=dict)
     _prefixed: dict[str, ByPrincipal] = field(factory=dict)
     _prefixes: list[str] = field(factory=list)  # sorted
-    _shorter: dict[str, str | None] = field(
-        factory=dict
-    )  # the longest other prefix that a prefix begins with
+    # The longest other prefix that a prefix begins with.
+    _shorter: dict[str, str | None] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         for acl in self.acls:
-            patterns = self._prefixed if acl.pattern_type is PatternType.PREFIXED else self._literal
+            patterns = self._prefixed if acl.pattern_type is PatternType.PREFIXED else self.literal
             of_pattern = patterns.setdefault(acl.resource_name, {})
             of_pattern.setdefault((acl.principal, acl.host), Rights()).add(acl)
         self._prefixes = sorted(self._prefixed)
@@ -119,13 +119,17 @@ class AclIndex:
             self._shorter[prefix] = self._longest(before, prefix)
             before = prefix
 
-    def matching(self, name: str) -> Iterator[ByPrincipal]:
-        """Yield the rights of every pattern that matches a name."""
-        for literal in {name, WILDCARD}:
-            if (rights := self._literal.get(literal)) is not None:
-                yield rights
+    def prefix_of(self, name: str) -> str | None:
+        """Return the longest prefix among the ACLs that a name begins with."""
+        if not self._prefixes:
+            return None
         place = bisect_right(self._prefixes, name)
-        prefix = self._longest(self._prefixes[place - 1], name) if place else None
+        return self._longest(self._prefixes[place - 1], name) if place else None
+
+    def unnamed(self, prefix: str | None) -> Iterator[ByPrincipal]:
+        """Yield the rights of every pattern that matches the names with that longest prefix, except their own."""
+        if (rights := self.literal.get(WILDCARD)) is not None:
+            yield rights
         while prefix is not None:
             yield self._prefixed[prefix]
             prefix = self._shorter[prefix]
@@ -142,6 +146,48 @@ NO_ACLS = AclIndex()
 
 
 @define(eq=False)
+class ClientRights:
+    """The operations that one principal on one host may do on resources of one type.
+
+    Only names that have ACLs of their own are cached one by one. All other names are decided by their longest prefix,
+    so that requests with very many names take no memory.
+    """
+
+    _index: AclIndex
+    _claims: tuple[tuple[str, str], ...]
+    _otherwise: int  # the operations on a resource without any ACL
+    _by_name: dict[str, int] = field(factory=dict)
+    _by_prefix: dict[str | None, int] = field(factory=dict)
+
+    def operations(self, name: str) -> int:
+        """Return the bit field of the operations that are allowed on a resource."""
+        operations = self._by_name.get(name)
+        if operations is not None:
+            return operations
+        prefix = self._index.prefix_of(name)
+        if (named := self._index.literal.get(name)) is not None:
+            if len(self._by_name) >= MOST_NAMES:
+                self._by_name.clear()
+            operations = self._by_name[name] = self._decide([named, *self._index.unnamed(prefix)])
+            return operations
+        operations = self._by_prefix.get(prefix)
+        if operations is None:
+            operations = self._by_prefix[prefix] = self._decide([*self._index.unnamed(prefix)])
+        return operations
+
+    def _decide(self, patterns: Sequence[ByPrincipal]) -> int:
+        if not patterns:
+            return self._otherwise
+        allowed = denied = 0
+        for rights_of in patterns:
+            for claim in self._claims:
+                if (rights := rights_of.get(claim)) is not None:
+                    allowed |= rights.allowed
+                    denied |= rights.denied
+        return allowed & ~denied
+
+
+@define(eq=False)
 class StandardAuthorizer(Authorizer):
     """Kafka's StandardAuthorizer: deny before allow, and super users before both.
 
@@ -152,39 +198,25 @@ class StandardAuthorizer(Authorizer):
     super_users: frozenset[str] = frozenset()
     allow_everyone_if_no_acl_found: bool = False
     _indexes: Mapping[ResourceType, AclIndex] = field(factory=dict)
-    _decisions: dict[tuple[str, str, ResourceType, str], int] = field(factory=dict)
+    _clients: dict[tuple[str, str, ResourceType], ClientRights] = field(factory=dict)
 
     def authorize(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str
     ) -> bool:
-        key = principal, host, resource_type, name
-        operations = self._decisions.get(key)
-        if operations is None:
-            operations = self._decide(key)
-        return bool(operations >> operation & 1)
+        client = self._clients.get((principal, host, resource_type))
+        if client is None:
+            client = self._client(principal, host, resource_type)
+        return bool(client.operations(name) >> operation & 1)
 
-    def _decide(self, key: tuple[str, str, ResourceType, str]) -> int:
-        """Compute and cache the bit field of the operations that are allowed on a resource."""
-        if len(self._decisions) >= MOST_DECISIONS:
-            self._decisions.clear()
-        operations = self._decisions[key] = self._operations(*key)
-        return operations
-
-    def _operations(self, principal: str, host: str, resource_type: ResourceType, name: str) -> int:
-        if principal in self.super_users:
-            return EVERYTHING
-        index = self._indexes.get(resource_type, NO_ACLS)
-        allowed = denied = 0
-        has_acls = False
-        for rights_of in index.matching(name):
-            has_acls = True
-            for claim in _claims(principal, host):
-                if (rights := rights_of.get(claim)) is not None:
-                    allowed |= rights.allowed
-                    denied |= rights.denied
-        if not has_acls:
-            return EVERYTHING if self.allow_everyone_if_no_acl_found else 0
-        return allowed & ~denied
+    def _client(self, principal: str, host: str, resource_type: ResourceType) -> ClientRights:
+        if len(self._clients) >= MOST_CLIENTS:
+            self._clients.clear()
+        everything = principal in self.super_users
+        index = NO_ACLS if everything else self._indexes.get(resource_type, NO_ACLS)
+        otherwise = EVERYTHING if everything or self.allow_everyone_if_no_acl_found else 0
+        client = ClientRights(index, _claims(principal, host), otherwise)
+        self._clients[principal, host, resource_type] = client
+        return client
 
     def authorize_by_type(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType
@@ -205,7 +237,7 @@ class StandardAuthorizer(Authorizer):
         for acl in acls:
             by_type.setdefault(acl.resource_type, []).append(acl)
         self._indexes = {kind: AclIndex(of_kind) for kind, of_kind in by_type.items()}
-        self._decisions.clear()
+        self._clients.clear()
 
 
 def _claims(principal: str, host: str) -> tuple[tuple[str, str], ...]:

@@ -21,11 +21,14 @@ from typing import Final
 import trio
 from attrs import define, field
 
+from korvet.broker.authorization import log_decisions
 from korvet.broker.broker import Broker, CutShort, Disconnect, PendingResponse, RequestContext
 from korvet.broker.limits import Share
+from korvet.concurrency.time_slices import run_in_slices
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.connection import NEED_DATA, PRODUCE, Api, Connection, Request
 from korvet.protocol.errors import ProtocolError
+from korvet.protocol.frames import LARGE_FRAME
 from korvet.protocol.requests import API_VERSIONS
 from korvet.protocol.text import is_software
 from korvet.security.session import ANONYMOUS, Session, State
@@ -51,6 +54,8 @@ LARGE_REQUEST_BYTES: Final = 64 * 1024
 SLICE_S: Final = 0.0005
 # If a connection sends many small requests to one API, only one in this time has its phases timed for metrics.
 TIMED_EVERY_S: Final = 0.005
+# Limit of the log lines about bytes left over behind requests. A client may call its software anything.
+SOFTWARE_LOGGED: Final = 100
 # Limit of the time for a TLS handshake.
 HANDSHAKE_S: Final = 30.0
 
@@ -65,6 +70,8 @@ class Shared:
     busy_poll: BusyPoll = field(init=False)
     complaints: LogLimit = field(factory=lambda: LogLimit(logger))
     produces: int = 0  # the number of produces in flight
+    # Software and API of requests with bytes left over that were logged.
+    leaving: set[tuple[str, str]] = field(factory=set)
 
     def __attrs_post_init__(self) -> None:
         self.busy_poll = BusyPoll(is_useful=not self.broker.store.is_elsewhere)
@@ -213,9 +220,11 @@ class ServedConnection:
             while not self._is_ending:
                 if self._throttled_until:
                     await self._wait_until_unthrottled()
-                request = self.incoming.next_request()
-                if request is not NEED_DATA:
+                request = self.incoming.begin_request()
+                if isinstance(request, Request):
                     return request
+                if request is not NEED_DATA:
+                    return await run_in_slices(request)
                 self._is_receiving = True
                 has_more = await self.receiver.receive()
                 self._is_receiving = False
@@ -259,6 +268,8 @@ class ServedConnection:
         if self.receiver.queued_s:
             exchange.queued_s, self.receiver.queued_s = self.receiver.queued_s, 0.0
             exchange.context.is_timed = True
+        if request.left_over:
+            self._report_left_over(request)
         exchange.response = request.refusal
         if exchange.response is None:
             try:
@@ -266,6 +277,9 @@ class ServedConnection:
             except CutShort as cut:
                 await self._send_first_half(request, cut.response)
                 raise
+            finally:
+                if exchange.context.decisions is not None:
+                    log_decisions(exchange.context)
         if broker.counters.is_counting:
             exchange.handled_at = exchange.answered_at = monotonic()
         if exchange.is_produce and isinstance(exchange.response, PendingResponse):
@@ -300,6 +314,19 @@ class ServedConnection:
         if is_software(name, version):
             self.software = (name, version)
             self.shared.broker.counters.identified(self.listener_name, name, version)
+
+    def _report_left_over(self, request: Request) -> None:
+        """Count a request with bytes behind its body, and log it once for each software and API."""
+        api = request.api.name
+        self.shared.broker.counters.left_over(api)
+        software = "/".join(self.software) if self.software else "software without a name"
+        if (software, api) not in self.shared.leaving and len(self.shared.leaving) < SOFTWARE_LOGGED:
+            self.shared.leaving.add((software, api))
+            fields = {"software": software, "left_over": request.left_over, "version": request.version}
+            logger.info(
+                "%(peer)s: ignored %(left_over)d bytes behind a request %(api)s v%(version)d of %(software)s",
+                self._fields() | fields,
+            )
 
     def _begin(self, request: Request) -> Exchange:
         """Count a request that was read."""
@@ -396,7 +423,10 @@ class ServedConnection:
         if self.shared.broker.quotas.is_enforced and self.incoming.accepted is None:
             self._throttle(exchange)
         request = exchange.request
-        buffers = self.incoming.send(request, exchange.response)
+        if request.frame_size > LARGE_FRAME:
+            buffers = await run_in_slices(self.incoming.send_in_steps(request, exchange.response))
+        else:
+            buffers = self.incoming.send(request, exchange.response)
         if counters.is_counting and exchange.response is not exchange.context.success:
             counters.failed(request.api.name, exchange.response)
         exchange.response = exchange.context.success = (

@@ -8,10 +8,11 @@ from importlib.metadata import EntryPoint, EntryPoints
 import pytest
 import trio
 
-from korvet.broker.authorization import address_of, make_authorizer, open_authorization
+from korvet.broker.authorization import address_of, log_decisions, make_authorizer, open_authorization
 from korvet.broker.broker import Disconnect
 from korvet.config import Config
 from korvet.protocol.errors import ErrorCode, TopicAuthorizationFailed
+from korvet.protocol.messages.find_coordinator import FindCoordinatorRequest
 from korvet.security.acl_store import AclStore
 from korvet.security.acls import Operation, ResourceType
 from korvet.security.authorizer import GROUP, STANDARD, Authorizer, AuthorizerUsageError
@@ -35,6 +36,10 @@ async def test_denial_is_logged_with_principal_host_operation_resource_and_api(
     asking = context(0, principal=ALICE, api_name="Fetch")
     with caplog.at_level(logging.INFO, "korvet.audit"), pytest.raises(TopicAuthorizationFailed):
         broker.authorize(asking, Operation.READ, TOPIC, "a\nb")
+    assert [] == decided(caplog)
+    with caplog.at_level(logging.INFO, "korvet.audit"):
+        log_decisions(asking)
+        log_decisions(asking)
 
     message = r"denied principal='User:alice' host=127.0.0.1 operation=READ resource=TOPIC:'a\nb' api=Fetch"
     assert [(logging.INFO, message)] == decided(caplog)
@@ -45,11 +50,29 @@ async def test_allowed_operation_is_logged_for_debugging(caplog: pytest.LogCaptu
     asking = context(0, principal="User:root", api_name="Fetch")
     with caplog.at_level(logging.DEBUG, "korvet.audit"):
         broker.authorize(asking, Operation.READ, TOPIC, "t")
+        log_decisions(asking)
     with caplog.at_level(logging.INFO, "korvet.audit"):
         broker.authorize(asking, Operation.READ, TOPIC, "t")
+        log_decisions(asking)
 
     message = "allowed principal='User:root' host=127.0.0.1 operation=READ resource=TOPIC:'t' api=Fetch"
     assert [(logging.DEBUG, message)] == decided(caplog)
+
+
+async def test_many_denials_of_a_request_are_one_line_with_a_count_and_the_first_names(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker = await secured_broker()
+    names = [f"t{number}" for number in range(1_000)] + ["x" * 1_000]
+    request = FindCoordinatorRequest(key_type=0, coordinator_keys=["x" * 1_000, *names])
+    with caplog.at_level(logging.INFO, "korvet.audit"):
+        await ask(broker, 10, 4, request, principal=ALICE, api_name="FindCoordinator")
+
+    message = (
+        "denied principal='User:alice' host=127.0.0.1 operation=DESCRIBE"
+        f" resources=GROUP:['{'x' * 255}…', 't0', 't1', 't2', 't3'] count=1002 api=FindCoordinator"
+    )
+    assert [(logging.INFO, message)] == decided(caplog)
 
 
 async def test_selection_of_topics_logs_no_denial(caplog: pytest.LogCaptureFixture) -> None:

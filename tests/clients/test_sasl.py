@@ -14,6 +14,13 @@ from pathlib import Path
 import aiokafka
 import pytest
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
 from kafka import KafkaConsumer, KafkaProducer
 
 from tests.clients.secured import LIMIT_S, PASSWORD, PASSWORDS, add_alice, token, write_keys
@@ -70,6 +77,22 @@ def round_trip(settings: Mapping[str, object], topic: str) -> bytes | None:
 @pytest.mark.parametrize("mechanism", PASSWORDS)
 def test_confluent_kafka_is_served(broker: KorvetProcess, mechanism: str) -> None:
     assert b"value" == round_trip(librdkafka(broker, mechanism), f"confluent-{mechanism}")
+
+
+def test_confluent_kafka_adds_and_removes_a_user(broker: KorvetProcess) -> None:
+    """librdkafka sends a byte too many in AlterUserScramCredentials."""
+    admin = AdminClient(librdkafka(broker, "SCRAM-SHA-256"))
+    mechanism = ScramMechanism.SCRAM_SHA_256
+    added = UserScramCredentialUpsertion("bob", ScramCredentialInfo(mechanism, 4096), b"secret", b"salt")
+    removed = UserScramCredentialDeletion("bob", mechanism)
+
+    admin.alter_user_scram_credentials([added])["bob"].result(LIMIT_S)
+    described = admin.describe_user_scram_credentials(["bob"])["bob"].result(LIMIT_S)
+    assert [4096] == [info.iterations for info in described.scram_credential_infos]
+    settings = librdkafka(broker, "SCRAM-SHA-256", "secret") | {"sasl.username": "bob"}
+    assert b"value" == round_trip(settings, "confluent-bob")
+    admin.alter_user_scram_credentials([removed])["bob"].result(LIMIT_S)
+    broker.wait_for_log(r"ignored \d bytes behind a request AlterUserScramCredentials v0 of confluent-kafka")
 
 
 def test_confluent_kafka_with_a_token_is_served(broker: KorvetProcess) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import trio
 from attrs import evolve
 
+from korvet.broker.authorization import log_decisions
 from korvet.broker.broker import Broker, PendingResponse, RequestContext, open_broker, registration_of
 from korvet.cluster.membership import Membership
 from korvet.config import Config
@@ -47,7 +48,11 @@ def context(version: int, **values: Any) -> RequestContext:
 
 async def ask(broker: Broker, key: int, version: int, request: object, **values: Any) -> Any:
     """Call the handler of that API and return its response."""
-    response = await APIS[key].handle(broker, request, context(version, **values))
+    asking = context(version, **values)
+    try:
+        response = await APIS[key].handle(broker, request, asking)
+    finally:
+        log_decisions(asking)
     return await response.wait() if isinstance(response, PendingResponse) else response
 
 

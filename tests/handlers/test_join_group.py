@@ -10,7 +10,7 @@ from korvet.protocol.messages.join_group import JoinGroupRequest, JoinGroupReque
 from korvet.protocol.messages.list_groups import ListGroupsRequest
 from tests.groups.conversation import subscription
 from tests.handlers.members import JOIN, LIST, answer, describe, join, leave, new_group_broker, take_part
-from tests.handlers.support import Shim, away, install, new_broker
+from tests.handlers.support import Shim, ask, away, install, new_broker
 
 
 @pytest.fixture
@@ -72,6 +72,15 @@ async def test_invalid_joins_are_answered_with_their_error(broker: Broker) -> No
     unknown = await join(broker, member_id="made-up")
     assert (ErrorCode.UNKNOWN_MEMBER_ID, "made-up") == (unknown.error_code, unknown.member_id)
     assert (-1, "", []) == (unknown.generation_id, unknown.leader, unknown.members)
+
+
+async def test_member_with_very_many_protocols_is_refused(broker: Broker) -> None:
+    protocols = [JoinGroupRequestProtocol(name=f"p{number}", metadata=b"") for number in range(1_001)]
+    request = JoinGroupRequest(
+        group_id="g", session_timeout_ms=6000, protocol_type="consumer", member_id="", protocols=protocols
+    )
+
+    assert ErrorCode.INVALID_REQUEST == (await ask(broker, 11, 2, request)).error_code
 
 
 async def test_drain_answers_waiting_joins(autojump_clock: MockClock) -> None:

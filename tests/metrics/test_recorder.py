@@ -21,6 +21,7 @@ from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTo
 from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import build_batch
+from korvet.protocol.requests import encode_request
 from tests.talk import Client, connect, reset, serving
 
 
@@ -234,6 +235,17 @@ async def test_versions_that_do_not_exist_are_counted_together() -> None:
         requests = recorder.samples()["korvet_requests_total"]
 
     assert {("ApiVersions", OTHER): 3} == requests
+
+
+async def test_requests_with_bytes_left_over_are_counted() -> None:
+    recorder = Recorder(most_topics=10)
+    data = encode_request(MetadataRequest(topics=[]), 9, 1, "test")
+    async with serving(counters=recorder) as server, connect(server) as client:
+        body = b"".join(data)[4:] + b"!"
+        await client.send(len(body).to_bytes(4, "big") + body)
+        await client.answer(MetadataRequest, 9)
+
+    assert {("Metadata",): 1} == recorder.samples()["korvet_requests_with_bytes_left_over_total"]
 
 
 async def test_connections_are_counted_by_listener_and_client_software() -> None:

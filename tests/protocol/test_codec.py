@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from korvet.protocol.buffers import Buffer
-from korvet.protocol.codec import decode, encode, reader, writer
+from korvet.protocol.codec import decode, encode, reader, step_decoder, step_writer, writer
 from korvet.protocol.errors import ProtocolError, UnsupportedVersion
 from korvet.protocol.field_writing import uvarint
 from korvet.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -54,6 +54,7 @@ from korvet.protocol.schema import (
     uuid,
 )
 from korvet.protocol.source import smallest_size
+from korvet.protocol.steps import at_once
 from tests.protocol.samples import MESSAGES, default_of, encoded, every_version, sample, value_of, version_id
 
 every_message_version = pytest.mark.parametrize("cls, version", every_version(MESSAGES), ids=version_id)
@@ -274,9 +275,10 @@ def test_unknown_tags_are_skipped_in_a_message_without_tags() -> None:
     [(FetchRequest, 15, encoded(FETCH, 15)), (ApiVersionsRequest, 3, b"\x01\x01\x00")],
     ids=["known tags", "no known tags"],
 )
-def test_million_tags_are_refused(cls: type[Any], version: int, body: bytes) -> None:
+def test_more_than_ten_thousand_tags_are_refused(cls: type[Any], version: int, body: bytes) -> None:
+    decoded(cls, version, body[:-1] + uvarint(10_000) + b"\x40\x00" * 10_000)
     with pytest.raises(ProtocolError, match="too many tagged fields"):
-        decoded(cls, version, body[:-1] + uvarint(1_000_001) + b"\x40\x00" * 1_000_001)
+        decoded(cls, version, body[:-1] + uvarint(10_001) + b"\x40\x00" * 10_001)
 
 
 @pytest.mark.parametrize(
@@ -628,6 +630,33 @@ def test_client_id_is_not_compact_in_a_flexible_header() -> None:
 
     assert pack(">hhih2sx", 1, 12, 3, 2, b"me") == encoded(header, 2)
     assert pack(">hhih2s", 1, 12, 3, 2, b"me") == encoded(header, 1)
+
+
+@every_message_version
+def test_reading_and_writing_in_steps_gives_the_same(cls: type[Any], version: int) -> None:
+    message = sample(cls, version, Random(5))
+    data = memoryview(encoded(message, version))
+    pieces: list[Buffer] = []
+    at_once(step_writer(cls, version)(message, pieces.append))
+
+    assert data == b"".join(pieces)
+    assert decode(cls, version, data) == at_once(step_decoder(cls, version)(data, 0))
+
+
+def test_many_elements_are_read_and_written_in_many_steps() -> None:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=f"n{number}") for number in range(10_000)])
+    pieces: list[Buffer] = []
+    writing = sum(1 for _ in step_writer(MetadataRequest, 12)(request, pieces.append))
+    reading = sum(1 for _ in step_decoder(MetadataRequest, 12)(memoryview(b"".join(pieces)), 0))
+
+    assert (156, 156) == (writing, reading)
+
+
+def test_truncated_message_is_a_protocol_error_in_steps() -> None:
+    with pytest.raises(
+        ProtocolError, match="malformed FetchRequest version 12: it ends before its last field"
+    ):
+        at_once(step_decoder(FetchRequest, 12)(memoryview(encoded(FETCH, 12)[:-1]), 0))
 
 
 def test_metadata_of_many_topics_survives_a_round_trip() -> None:

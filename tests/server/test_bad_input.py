@@ -83,7 +83,6 @@ HOSTILE = {
     "version below the range": frame(header(1, 3)),
     "bytes missing": cut(request_bytes(METADATA, 12), 1),
     "nearly all bytes missing": cut(request_bytes(METADATA, 12), 12),
-    "bytes left over": frame(request_bytes(METADATA, 12)[4:] + b"\0"),
     "array longer than the frame": frame(header(3, 1), struct.pack(">i", 2**31 - 1)),
     "array of negative length": frame(header(3, 1), struct.pack(">i", -2)),
     "compact array longer than the frame": frame(header(3, 12), b"\0", b"\xff\xff\xff\xff\x0f"),
@@ -139,6 +138,21 @@ async def test_client_supplied_names_cannot_inject_log_lines(
 
         (record,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
         assert "\n" not in record.getMessage()
+
+
+async def test_bytes_behind_requests_are_ignored_and_logged_once_for_each_software(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """librdkafka sends a byte too many in AlterUserScramCredentials, kafka-go in DescribeAcls."""
+    data = frame(request_bytes(METADATA, 12)[4:] + b"\0\0")
+    with caplog.at_level(logging.INFO, "korvet.server"):
+        async with serving() as server, connect(server) as client, connect(server) as other:
+            for each in (client, client, other):
+                await each.send(data)
+                assert ErrorCode.NONE == (await each.answer(MetadataRequest, 12)).topics[0].error_code
+
+    (line,) = [each.getMessage() for each in caplog.records if "ignored" in each.getMessage()]
+    assert line.endswith("ignored 2 bytes behind a request Metadata v12 of software without a name")
 
 
 async def test_requests_before_malformed_bytes_are_answered() -> None:
