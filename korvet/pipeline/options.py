@@ -75,6 +75,7 @@ HONOURED = (
     "acks",
     "compression.type",
     "max.request.size",
+    "enable.idempotence",
     *SETTINGS,
 )
 #: Settings that only tune Kafka's clients, or name a consumer group, which this source does not use.
@@ -86,7 +87,7 @@ TUNING = """
     reconnect.backoff.max.ms retry.backoff.ms retry.backoff.max.ms client.rack client.dns.lookup check.crcs
     exclude.internal.topics allow.auto.create.topics partition.assignment.strategy batch.size linger.ms
     buffer.memory max.block.ms retries delivery.timeout.ms max.in.flight.requests.per.connection
-    enable.idempotence socket.connection.setup.timeout.ms socket.connection.setup.timeout.max.ms
+    socket.connection.setup.timeout.ms socket.connection.setup.timeout.max.ms
     enable.metrics.push metadata.recovery.strategy metadata.recovery.rebootstrap.trigger.ms
     auto.include.jmx.reporter auto.commit.interval.ms group.protocol group.remote.assignor
     partitioner.class partitioner.ignore.keys partitioner.adaptive.partitioning.enable
@@ -156,6 +157,7 @@ class WriteOptions:
     include_headers: bool
     acks: int
     codec: Codec
+    is_idempotent: bool = True
     max_batch_bytes: int = field(default=1_000_000)
 
 
@@ -228,6 +230,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         include_headers=taken.boolean("includeHeaders", default=False),
         acks=taken.one_of("kafka.acks", {"all": -1, "-1": -1, "1": 1}, "all"),
         codec=taken.one_of("kafka.compression.type", {codec.name.lower(): codec for codec in Codec}, "none"),
+        is_idempotent=taken.boolean("kafka.enable.idempotence", default=True),
         max_batch_bytes=taken.number("kafka.max.request.size") or MAX_BATCH_BYTES,
     )
 
