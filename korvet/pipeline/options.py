@@ -20,6 +20,8 @@ from korvet.client.connection import parse_address
 from korvet.client.model import TopicPartition
 from korvet.client.security import SETTINGS, Security, is_about_security, is_without_effect, security_of
 from korvet.pipeline.cluster import Connecting
+from korvet.pipeline.config_providers import resolved
+from korvet.pipeline.java_patterns import python_pattern
 from korvet.pipeline.offsets import (
     Bound,
     Position,
@@ -64,6 +66,13 @@ READING = (
     "fetchOffset.retryIntervalMs",
 )
 WRITING = ("topic",)
+#: Options about Spark's own Kafka client: its group, and its attempts. This source has no group.
+WITHOUT_EFFECT = (
+    "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+)
 #: The settings of Kafka's clients that have an effect.
 HONOURED = (
     "bootstrap.servers",
@@ -243,7 +252,7 @@ class _Options:
     """A parser of options. Names are passed in the documented spelling."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
-        self._options = {name.lower(): text for name, text in options.items()}
+        self._options = _resolved({name.lower(): text for name, text in options.items()})
         self._known = known
         without_effect = [name for name in self._options if not self._has_effect(name)]
         if without_effect:
@@ -327,10 +336,9 @@ class _Options:
         if given[0] == "subscribe":
             return Subscription(topics=tuple(dict.fromkeys(_words(text))))
         try:
-            re.compile(text)
-        except re.error as error:
+            return Subscription(pattern=python_pattern(text))
+        except ValueError as error:
             raise WrongOption(f"subscribePattern={text!r} is not a regular expression: {error}") from None
-        return Subscription(pattern=text)
 
     def position(self, which: str, default: Bound, *, or_latest: bool) -> Position:
         """Return where reading starts or ends. The precedence: one time, times by partition, offsets or a name."""
@@ -361,7 +369,7 @@ class _Options:
         if not name.startswith("kafka."):
             if name not in map(str.lower, self._known):
                 _refuse_name(name, self._known)
-            return True
+            return name not in map(str.lower, WITHOUT_EFFECT)
         setting = name.removeprefix("kafka.")
         if setting in REFUSED:
             raise WrongOption(f"{name} is not accepted: {REFUSED[setting]}")
@@ -370,6 +378,18 @@ class _Options:
         if setting not in HONOURED:
             _refuse_name(name, [f"kafka.{known}" for known in HONOURED])
         return True
+
+
+def _resolved(options: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the options with the values that configuration providers have for them. Raises WrongOption."""
+    settings = {
+        name.removeprefix("kafka."): text for name, text in options.items() if name.startswith("kafka.")
+    }
+    try:
+        found = {f"kafka.{name}": text for name, text in resolved(settings).items()}
+    except ValueError as error:
+        raise WrongOption(f"kafka.{error}") from None
+    return {**{name: text for name, text in options.items() if not name.startswith("kafka.")}, **found}
 
 
 ACCEPTED_TOPICS = {

@@ -273,7 +273,7 @@ async def test_read_that_continues_in_storage_keeps_the_isolation_level(log: Log
         seen.append(isolation_level)
         return await read(*arguments, isolation_level=isolation_level, **options)
 
-    storage.read = noting  # type: ignore[method-assign]
+    storage.read = noting  # type: ignore[method-assign, assignment]
     requests = {TP: ReadRequest(40, 1000)}
     await log.broker.log.read(requests, max_bytes=1000, isolation_level=IsolationLevel.READ_COMMITTED)
 
