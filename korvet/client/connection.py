@@ -7,6 +7,7 @@ one's response. Its owner closes it and opens another one.
 from __future__ import annotations
 
 import math
+import re
 import ssl
 from collections.abc import Mapping
 from typing import NamedTuple, Self, TypeVar
@@ -48,11 +49,18 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+PROTOCOL = re.compile(r"^(PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://", re.IGNORECASE)
+
+
 def parse_address(text: str) -> Address:
-    """Parse `host:port`, `[::1]:port`, or a host alone. Raises ValueError with the accepted forms."""
-    host, colon, port = text.strip().rpartition(":")
+    """Parse `host:port`, `[::1]:port`, or a host alone. Raises ValueError with the accepted forms.
+
+    As in Java's client, the name of a protocol before it (PLAINTEXT://) is accepted and has no effect.
+    """
+    address = PROTOCOL.sub("", text.strip())
+    host, colon, port = address.rpartition(":")
     if not colon or port.endswith("]"):
-        host, port = text.strip(), str(DEFAULT_PORT)
+        host, port = address, str(DEFAULT_PORT)
     bare = host.removeprefix("[").removesuffix("]")
     if not bare or not port.isdecimal() or not 0 < int(port) < 65536 or (":" in bare and bare == host):
         raise ValueError(f"{text!r} is not a broker address; accepted: host:port, [::1]:port")

@@ -16,6 +16,8 @@ from attrs import field, frozen
 
 from korvet.client.login_module import parse_login_module
 from korvet.client.tls import VERSIONS, Tls
+from korvet.config.tls import TLS12_SUITES, TLS13_SUITES
+from korvet.config.tls import versions as enabled_versions
 from korvet.pem import CERTIFICATES, PKCS12_FROM_JKS, PRIVATE_KEY, kind_of_keystore
 
 PROTOCOLS = {
@@ -32,6 +34,12 @@ MECHANISMS = {
     "OAUTHBEARER": "OAuthBearerLoginModule",
 }
 TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105  the name of a setting
+LOGIN_HANDLER = "sasl.login.callback.handler.class"
+#: Java's handlers that read the token where TOKEN_URL names it, which this client does by itself.
+LOGIN_HANDLERS = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+)
 #: The settings that have an effect: names of Kafka's Java clients, then those that only librdkafka has.
 SETTINGS = (
     "security.protocol",
@@ -50,6 +58,8 @@ SETTINGS = (
     "ssl.key.password",
     "ssl.endpoint.identification.algorithm",
     "ssl.enabled.protocols",
+    "ssl.cipher.suites",
+    LOGIN_HANDLER,
     "sasl.username",
     "sasl.password",
     "ssl.ca.location",
@@ -119,6 +129,7 @@ class Security:
                 "ssl.keystore.key": self.tls.key,
                 "ssl.key.password": self.tls.key_password,
                 "ssl.enabled.protocols": ",".join(self.tls.versions),
+                "ssl.cipher.suites": ",".join(self.tls.cipher_suites),
             }
             settings |= {name: text for name, text in pem.items() if text}
             settings["ssl.endpoint.identification.algorithm"] = "https" if self.tls.checks_host_name else ""
@@ -226,13 +237,17 @@ def _tls(given: _Settings) -> Tls:
         given.fail("ssl.certificate.location", "is missing; a private key needs the certificate it is for")
     for store in ("truststore", "keystore"):
         _check_store(given, store)
+    versions, suites = _versions(given), _suites(given)
+    if not (versions := tuple(enabled_versions(versions, suites))):
+        given.fail("ssl.cipher.suites", "belong to no version of ssl.enabled.protocols")
     tls = Tls(
         trusted,
         chain,
         key,
         given.get("ssl.key.password"),
         checks_host_name=_checks_host_name(given),
-        versions=_versions(given),
+        versions=versions,
+        cipher_suites=suites,
     )
     try:
         tls.context()
@@ -269,8 +284,25 @@ def _versions(given: _Settings) -> tuple[str, ...]:
     return chosen
 
 
+def _suites(given: _Settings) -> tuple[str, ...]:
+    """Return the cipher suites by Java's names, none for all."""
+    suites = tuple(filter(None, map(str.strip, given.get("ssl.cipher.suites").split(","))))
+    for suite in suites:
+        if suite not in TLS13_SUITES and suite not in TLS12_SUITES:
+            accepted = ", ".join([*TLS13_SUITES, *TLS12_SUITES])
+            given.fail("ssl.cipher.suites", f"names {suite!r}; accepted are {accepted}")
+    if 0 < len(set(TLS13_SUITES) & set(suites)) < len(TLS13_SUITES):
+        given.fail("ssl.cipher.suites", f"must name all of {', '.join(TLS13_SUITES)}, or none of them")
+    return suites
+
+
 def _sasl(given: _Settings) -> Sasl:
     mechanism = given.get("sasl.mechanism").upper()
+    handler = given.get(LOGIN_HANDLER)
+    if handler and handler not in LOGIN_HANDLERS:
+        given.fail(
+            LOGIN_HANDLER, f"names {handler}, which only Java runs; accepted are {', '.join(LOGIN_HANDLERS)}"
+        )
     if mechanism not in MECHANISMS:
         fault = f"is {mechanism!r}" if mechanism else "is missing"
         given.fail("sasl.mechanism", f"{fault}; accepted are {', '.join(MECHANISMS)}")

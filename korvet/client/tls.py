@@ -7,6 +7,7 @@ import ssl
 import trio
 from attrs import field, frozen
 
+from korvet.config.tls import TLS12_SUITES
 from korvet.pem import load_key, words
 from korvet.protocol.errors import ErrorCode, KafkaError
 
@@ -43,6 +44,7 @@ class Tls:
     key_password: str = field(default="", repr=False)
     checks_host_name: bool = True
     versions: tuple[str, ...] = tuple(VERSIONS)
+    cipher_suites: tuple[str, ...] = ()  # accepted suites; all if empty
 
     def context(self) -> ssl.SSLContext:
         """Return an SSLContext. Raises ValueError whose message begins with the name of the wrong setting."""
@@ -50,6 +52,9 @@ class Tls:
         context.check_hostname = self.checks_host_name
         context.minimum_version = VERSIONS[self.versions[0]]
         context.maximum_version = VERSIONS[self.versions[-1]]
+        names = [TLS12_SUITES[suite] for suite in self.cipher_suites if suite in TLS12_SUITES]
+        if names:
+            context.set_ciphers(":".join(names))
         if self.trusted:
             try:
                 context.load_verify_locations(cadata=self.trusted)

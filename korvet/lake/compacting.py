@@ -29,6 +29,7 @@ from korvet.lake.parallel import results
 from korvet.lake.range_checksums import REPLACED, RangeChecksum, summed
 from korvet.lake.record_checksum import RecordChecksum
 from korvet.lake.replacing import refuse_deletion_vectors, replace
+from korvet.lake.retrying import retried
 from korvet.lake.table import LakeTable
 from korvet.lake.table_files import TableFile
 
@@ -254,7 +255,9 @@ class Compaction:
         gone = [file for joined in several for file in joined.group.files]
         new = [file for joined in several for file in joined.files]
         commit_info = {REPLACED: [joined.recorded.to_list() for joined in several]}
-        self.table = replace(self.table, gone, new, data_change=False, commit_info=lambda _: commit_info)
+        self.table = retried(
+            lambda: replace(self.table, gone, new, data_change=False, commit_info=lambda _: commit_info)
+        )
         self.done.files_before += len(gone)
         self.done.files_after += len(new)
         self.done.bytes_before += sum(file.size for file in gone)

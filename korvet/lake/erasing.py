@@ -30,6 +30,7 @@ from korvet.lake.files import ERASED, DataFile, erased_text, file_path, file_ran
 from korvet.lake.parallel import results
 from korvet.lake.range_checksums import REPLACED, without_records
 from korvet.lake.replacing import refuse_deletion_vectors, replace
+from korvet.lake.retrying import retried
 from korvet.lake.schema import Int64s
 from korvet.lake.table import LakeTable, store_errors
 from korvet.lake.table_files import TableFile
@@ -103,7 +104,7 @@ class Erasure:
         """Erase until no file of the newest version has such records. Raises LakeError; `done` counts the commits."""
         refuse_deletion_vectors(self.table.location, self.table.delta)
         for _ in range(ROUNDS):
-            self.table = self.table.reopened()
+            self.table = retried(self.table.reopened)
             files = [file for file in self.table.files if file.path not in self._clean]
             if not files:
                 return self.done
@@ -195,7 +196,9 @@ class Erasure:
             return {REPLACED: [each.to_list() for each in recomputed]}
 
         gone, new = [file for file, _, _ in waiting], [file for _, file, _ in waiting]
-        self.table = replace(self.table, gone, new, data_change=True, commit_info=commit_info)
+        self.table = retried(
+            lambda: replace(self.table, gone, new, data_change=True, commit_info=commit_info)
+        )
         self._clean.update(file.path for file in new)
         self.done.files += len(gone)
         self.done.add(every)

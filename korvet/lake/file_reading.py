@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from korvet.lake.errors import AbsentFile, DamagedFile, Unreachable
 from korvet.lake.files import ERASED, erased_offsets
+from korvet.lake.retrying import Retries, retried
 from korvet.lake.schema import FILE_SCHEMA, Int64s
 from korvet.lake.table import LakeTable, first_line
 from korvet.lake.table_files import TableFile
@@ -47,9 +48,30 @@ def row_groups(
     table: LakeTable, file: TableFile, filesystem: pafs.FileSystem, columns: Sequence[str] = FILE_SCHEMA.names
 ) -> Iterator[pa.Table]:
     """Yield a file's rows in the order of the file, with these columns of FILE_SCHEMA. Raises as `opened`."""
-    with opened(table, file, filesystem) as parquet:
-        for number in range(parquet.num_row_groups):
-            yield row_group(parquet, number, file, columns)
+    for _, _, rows in numbered_row_groups(table, file, filesystem, columns):
+        yield rows
+
+
+def numbered_row_groups(
+    table: LakeTable, file: TableFile, filesystem: pafs.FileSystem, columns: Sequence[str] = FILE_SCHEMA.names
+) -> Iterator[tuple[pq.ParquetFile, int, pa.Table]]:
+    """Yield the open file with the number and the rows of each row group.
+
+    After an error of the store, reading goes on at the same row group. Raises as `opened`.
+    """
+    retries = Retries()
+    number = 0
+    while True:
+        try:
+            with opened(table, file, filesystem) as parquet:
+                while number < parquet.num_row_groups:
+                    rows = row_group(parquet, number, file, columns)
+                    retries.succeeded()
+                    number += 1
+                    yield parquet, number - 1, rows
+                return
+        except Unreachable as error:
+            retries.wait_after(error)
 
 
 def row_group(
@@ -77,5 +99,9 @@ def erased_from(table: LakeTable, file: TableFile, filesystem: pafs.FileSystem) 
     """Return, by partition, the sorted offsets of the records erased from a file. Raises as `opened`."""
     if file.held is not None and not file.held.erased:
         return {}
-    with opened(table, file, filesystem) as parquet:
-        return erased_offsets((parquet.metadata.metadata or {}).get(ERASED, b""))
+
+    def offsets() -> dict[int, Int64s]:
+        with opened(table, file, filesystem) as parquet:
+            return erased_offsets((parquet.metadata.metadata or {}).get(ERASED, b""))
+
+    return retried(offsets)

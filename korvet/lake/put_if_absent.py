@@ -17,6 +17,7 @@ from deltalake.exceptions import CommitFailedError
 
 from korvet.lake.errors import UnsafeStore
 from korvet.lake.location import Location
+from korvet.lake.retrying import retried
 from korvet.lake.table import store_errors
 
 SCHEMA = pa.schema([("probe", pa.int64())])
@@ -28,8 +29,11 @@ ROUNDS = 3
 def refuse_unsafe_store(lake: Location) -> None:
     """Raise UnsafeStore if the store accepts commits that replace each other, Unreachable if it accepts none."""
     # Local folders need no probe: deltalake renames without replacing.
-    if lake.is_local:
-        return
+    if not lake.is_local:
+        retried(lambda: _probe(lake))
+
+
+def _probe(lake: Location) -> None:
     name = f".korvet-probe-{uuid4().hex}"
     probe = lake.child(name)
     with store_errors(probe):

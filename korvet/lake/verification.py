@@ -16,11 +16,12 @@ from attrs import define, field, frozen
 
 from korvet.lake.chain import Stretch, missing_stretches
 from korvet.lake.errors import AbsentFile, DamagedFile
-from korvet.lake.file_reading import by_partition, opened, row_group
+from korvet.lake.file_reading import by_partition, damage, numbered_row_groups
 from korvet.lake.file_writing import UInt64s, record_checksums
 from korvet.lake.location import Location
 from korvet.lake.range_checksums import RangeChecksum
 from korvet.lake.remote_rows import Bounds, bounds_of_group
+from korvet.lake.retrying import retried
 from korvet.lake.schema import Int64s, date_text, days
 from korvet.lake.table import LakeTable, store_errors
 from korvet.lake.table_files import INT64_MIN, TableFile
@@ -64,9 +65,13 @@ def wrongs(table: LakeTable, on_progress: Callable[[int], None] = lambda _: None
 
 def absent(table: LakeTable) -> Iterator[Wrong]:
     """Yield the files of a snapshot that the store lacks or has in another length. Raises Unreachable."""
-    with store_errors(table.location):
-        selector = pafs.FileSelector(table.location.path, recursive=True, allow_not_found=True)
-        sizes = {info.path: info.size for info in table.location.filesystem().get_file_info(selector)}
+
+    def found() -> dict[str, int]:
+        with store_errors(table.location):
+            selector = pafs.FileSelector(table.location.path, recursive=True, allow_not_found=True)
+            return {info.path: info.size for info in table.location.filesystem().get_file_info(selector)}
+
+    sizes = retried(found)
     for file in table.files:
         size = sizes.get(table.absolute(file))
         if size is None:
@@ -91,20 +96,17 @@ def _of_file(file: TableFile, what: str) -> Wrong:
 def _proven(table: LakeTable, file: TableFile, filesystem: pafs.FileSystem) -> Iterator[pa.Table]:
     """Yield a file's rows after checking them. Raises the same errors as `reading.opened`."""
     count, last = 0, INT64_MIN
-    with opened(table, file, filesystem) as parquet:
-        for number in range(parquet.num_row_groups):
-            rows = row_group(parquet, number, file)
+    for parquet, number, rows in numbered_row_groups(table, file, filesystem):
+        with damage(table, file.path):
             rows.validate(full=True)
             # Not earlier: damaged statistics make pyarrow abort the process, unless reading failed before.
             bounds = bounds_of_group(parquet.metadata.row_group(number))
-            fault = _fault(file, rows, bounds, last)
-            if fault:
-                raise DamagedFile(
-                    f"{_name(table.location, file)} is damaged: {fault}, in row group {number}."
-                )
-            count += rows.num_rows
-            last = int(rows["offset"][-1].as_py()) if rows.num_rows else last
-            yield rows
+        fault = _fault(file, rows, bounds, last)
+        if fault:
+            raise DamagedFile(f"{_name(table.location, file)} is damaged: {fault}, in row group {number}.")
+        count += rows.num_rows
+        last = int(rows["offset"][-1].as_py()) if rows.num_rows else last
+        yield rows
     if file.count is not None and count != file.count:
         raise DamagedFile(
             f"{_name(table.location, file)} is damaged: {count} rows, where there were {file.count}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import pyarrow.fs as pafs
 from attrs import frozen
@@ -15,6 +16,7 @@ from korvet.lake.compacting import held_ranges
 from korvet.lake.erasing import erased_places
 from korvet.lake.errors import LakeError, RecreatedTopic, WrongTable
 from korvet.lake.location import Location
+from korvet.lake.retrying import retried
 from korvet.lake.table import LakeTable, store_errors
 from korvet.lake.verification import absent, wrongs
 from korvet.pipeline.archive_plan import Wanted, bounds_of
@@ -286,7 +288,7 @@ async def audit(
     failures: dict[str, str] = {}
     for topic in topics:
         try:
-            table = LakeTable.open(lake, topic)
+            table = retried(partial(LakeTable.open, lake, topic))
             findings += audit_table(table, checksums=checksums, on_progress=on_progress)
             if client is not None:
                 described = await client.topic(topic)

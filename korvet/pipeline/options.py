@@ -20,6 +20,8 @@ from korvet.client.connection import parse_address
 from korvet.client.model import TopicPartition
 from korvet.client.security import SETTINGS, Security, is_about_security, is_without_effect, security_of
 from korvet.pipeline.cluster import Connecting
+from korvet.pipeline.config_providers import resolved
+from korvet.pipeline.java_patterns import python_pattern
 from korvet.pipeline.offsets import (
     Bound,
     Position,
@@ -64,6 +66,13 @@ READING = (
     "fetchOffset.retryIntervalMs",
 )
 WRITING = ("topic",)
+#: Options about Spark's own Kafka client: its group, and its attempts. This source has no group.
+WITHOUT_EFFECT = (
+    "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+)
 #: The settings of Kafka's clients that have an effect.
 HONOURED = (
     "bootstrap.servers",
@@ -75,6 +84,7 @@ HONOURED = (
     "acks",
     "compression.type",
     "max.request.size",
+    "enable.idempotence",
     *SETTINGS,
 )
 #: Settings that only tune Kafka's clients, or name a consumer group, which this source does not use.
@@ -86,7 +96,7 @@ TUNING = """
     reconnect.backoff.max.ms retry.backoff.ms retry.backoff.max.ms client.rack client.dns.lookup check.crcs
     exclude.internal.topics allow.auto.create.topics partition.assignment.strategy batch.size linger.ms
     buffer.memory max.block.ms retries delivery.timeout.ms max.in.flight.requests.per.connection
-    enable.idempotence socket.connection.setup.timeout.ms socket.connection.setup.timeout.max.ms
+    socket.connection.setup.timeout.ms socket.connection.setup.timeout.max.ms
     enable.metrics.push metadata.recovery.strategy metadata.recovery.rebootstrap.trigger.ms
     auto.include.jmx.reporter auto.commit.interval.ms group.protocol group.remote.assignor
     partitioner.class partitioner.ignore.keys partitioner.adaptive.partitioning.enable
@@ -156,6 +166,7 @@ class WriteOptions:
     include_headers: bool
     acks: int
     codec: Codec
+    is_idempotent: bool = True
     max_batch_bytes: int = field(default=1_000_000)
 
 
@@ -228,6 +239,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         include_headers=taken.boolean("includeHeaders", default=False),
         acks=taken.one_of("kafka.acks", {"all": -1, "-1": -1, "1": 1}, "all"),
         codec=taken.one_of("kafka.compression.type", {codec.name.lower(): codec for codec in Codec}, "none"),
+        is_idempotent=taken.boolean("kafka.enable.idempotence", default=True),
         max_batch_bytes=taken.number("kafka.max.request.size") or MAX_BATCH_BYTES,
     )
 
@@ -240,7 +252,7 @@ class _Options:
     """A parser of options. Names are passed in the documented spelling."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
-        self._options = {name.lower(): text for name, text in options.items()}
+        self._options = _resolved({name.lower(): text for name, text in options.items()})
         self._known = known
         without_effect = [name for name in self._options if not self._has_effect(name)]
         if without_effect:
@@ -324,10 +336,9 @@ class _Options:
         if given[0] == "subscribe":
             return Subscription(topics=tuple(dict.fromkeys(_words(text))))
         try:
-            re.compile(text)
-        except re.error as error:
+            return Subscription(pattern=python_pattern(text))
+        except ValueError as error:
             raise WrongOption(f"subscribePattern={text!r} is not a regular expression: {error}") from None
-        return Subscription(pattern=text)
 
     def position(self, which: str, default: Bound, *, or_latest: bool) -> Position:
         """Return where reading starts or ends. The precedence: one time, times by partition, offsets or a name."""
@@ -358,7 +369,7 @@ class _Options:
         if not name.startswith("kafka."):
             if name not in map(str.lower, self._known):
                 _refuse_name(name, self._known)
-            return True
+            return name not in map(str.lower, WITHOUT_EFFECT)
         setting = name.removeprefix("kafka.")
         if setting in REFUSED:
             raise WrongOption(f"{name} is not accepted: {REFUSED[setting]}")
@@ -367,6 +378,18 @@ class _Options:
         if setting not in HONOURED:
             _refuse_name(name, [f"kafka.{known}" for known in HONOURED])
         return True
+
+
+def _resolved(options: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the options with the values that configuration providers have for them. Raises WrongOption."""
+    settings = {
+        name.removeprefix("kafka."): text for name, text in options.items() if name.startswith("kafka.")
+    }
+    try:
+        found = {f"kafka.{name}": text for name, text in resolved(settings).items()}
+    except ValueError as error:
+        raise WrongOption(f"kafka.{error}") from None
+    return {**{name: text for name, text in options.items() if not name.startswith("kafka.")}, **found}
 
 
 ACCEPTED_TOPICS = {

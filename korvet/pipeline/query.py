@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import UTC
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +20,7 @@ from attrs import frozen
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
 
 from korvet.client import PLAINTEXT, Security, Topic
 from korvet.lake.errors import LakeError, NoTable
@@ -67,30 +68,51 @@ def view_name(topic: str) -> str:
 def create_views(spark: SparkSession, lake: Lake, sql: str) -> list[str]:
     """Create the views whose names occur in `sql`, and return these names.
 
-    A topic's view is named by `view_name`, a typed table's typed_<table>. Raises LakeError, AmbiguousView if `sql`
-    has a name that several topics or tables have.
+    A topic's view is named by `view_name`, a typed table's typed_<table>. In backticks the exact name is accepted, too.
+    Raises LakeError, AmbiguousView if `sql` has a name that several topics or tables have.
     """
-    words = {word.lower() for word in re.findall(r"\w+", sql)}
-    views: dict[str, list[tuple[str, Callable[[], DataFrame]]]] = {}
+    quoted = set(re.findall(r"`([^`]+)`", sql))
+    words = {word.lower() for word in re.findall(r"\w+", re.sub(r"`[^`]+`", " ", sql))}
+    wanted: dict[str, list[_Source]] = {}
+    for source in _sources(spark, lake):
+        for name in {source.view, source.exact.lower()}:
+            if name in words or name in {each.lower() for each in quoted}:
+                wanted.setdefault(name, []).append(source)
+    chosen = {name: _one_of(name, sources, quoted) for name, sources in wanted.items()}
+    for name, source in chosen.items():
+        source.rows().createOrReplaceTempView(f"`{name}`")
+    return list(chosen)
+
+
+@frozen
+class _Source:
+    """The rows of a topic or a typed table, its exact name in SQL, and its name without backticks."""
+
+    what: str
+    exact: str
+    view: str
+    rows: Callable[[], DataFrame]
+
+
+def _sources(spark: SparkSession, lake: Lake) -> Iterator[_Source]:
     for topic in lake.topics():
-        views.setdefault(view_name(topic).lower(), []).append(
-            (f"topic {topic}", partial(united, spark, lake, topic))
-        )
+        yield _Source(f"topic {topic}", topic, view_name(topic).lower(), partial(united, spark, lake, topic))
     for table in lake.typed_tables():
-        location = cast(Location, lake.typed).child(table)
-        views.setdefault(f"typed_{view_name(table)}".lower(), []).append(
-            (f"typed table {table}", partial(typed_rows, spark, location))
-        )
-    wanted = {name: sources for name, sources in views.items() if name in words}
-    for name, sources in wanted.items():
-        if len(sources) > 1:
-            raise AmbiguousView(
-                f"{name} names several: {', '.join(what for what, _ in sources)}; in SQL a name has an underscore for "
-                "each character other than letters, digits and underscores, and no difference of case."
-            )
-    for name, ((_, rows),) in wanted.items():
-        rows().createOrReplaceTempView(name)
-    return list(wanted)
+        name = f"typed_{table}"
+        rows = partial(typed_rows, spark, cast(Location, lake.typed).child(table))
+        yield _Source(f"typed table {table}", name, view_name(name).lower(), rows)
+
+
+def _one_of(name: str, sources: Sequence[_Source], quoted: Collection[str]) -> _Source:
+    """Return the source that a name means: if several have it, the one whose exact name is in backticks."""
+    exact = [each for each in sources if each.exact in quoted and each.exact.lower() == name]
+    if len(sources) == 1 or len(exact) == 1:
+        return (exact or sources)[0]
+    raise AmbiguousView(
+        f"{name} names several: {', '.join(each.what for each in sources)}; in SQL a name has an underscore for each "
+        "character other than letters, digits and underscores, and no difference of case; the exact name in backticks "
+        "names one of them."
+    )
 
 
 def united(spark: SparkSession, lake: Lake, topic: str) -> DataFrame:
@@ -106,6 +128,22 @@ def united(spark: SparkSession, lake: Lake, topic: str) -> DataFrame:
     described = described_topic(connecting, topic)
     table = LakeTable.open(lake.location, topic, described.topic_id)
     return archived(spark, table).unionByName(not_archived(spark, table, connecting, described))
+
+
+def zoned(value: Any, kind: DataType) -> Any:
+    """Return a value of a result with times in UTC, and rows as dicts. A timestamp_ntz stays without a zone."""
+    # pyspark returns timestamps in this process's time zone, without saying so.
+    if value is None:
+        return None
+    if isinstance(kind, TimestampType):
+        return value.astimezone(UTC)
+    if isinstance(kind, StructType):
+        return {each.name: zoned(value[index], each.dataType) for index, each in enumerate(kind)}
+    if isinstance(kind, ArrayType):
+        return [zoned(each, kind.elementType) for each in value]
+    if isinstance(kind, MapType):
+        return {zoned(name, kind.keyType): zoned(each, kind.valueType) for name, each in value.items()}
+    return value
 
 
 def typed_rows(spark: SparkSession, location: Location) -> DataFrame:

@@ -29,13 +29,13 @@ from attrs import define, evolve, field, frozen
 
 from korvet.client import LATEST, PLAINTEXT, Client, OffsetAndMetadata, Security, TopicPartition
 from korvet.client.cluster import error_about
-from korvet.lake.encoding import Producing, Rows, chunks, column_of, encode_batch, spans
+from korvet.lake.encoding import Rows, chunks, column_of, encode_batch, spans
 from korvet.lake.location import Location
 from korvet.lake.remote import RemoteReader
 from korvet.lake.row_batches import records_of
 from korvet.pipeline.cluster import Connecting
+from korvet.pipeline.producer_ids import Producer, new_producer
 from korvet.protocol.errors import DuplicateSequenceNumber, KafkaError, NotLeaderOrFollower
-from korvet.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from korvet.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -216,9 +216,6 @@ class Target:
     partition: int
     source: Source
     sent: int = field(default=0, init=False)
-    _producer_id: int = field(default=-1, init=False)
-    _producer_epoch: int = field(default=-1, init=False)
-    _sequence: int = field(default=0, init=False)
     _leader_id: int = field(default=-1, init=False)  # -1: metadata must be requested
 
     async def send_all(self, selection: Selection) -> None:
@@ -226,10 +223,10 @@ class Target:
         async with self.replay.client() as client:
             tp = await target_of(client, self.replay, self.partition)
             selection = await self._resumed(client, tp, selection)
-            await self._init_producer(client)
+            producer = await new_producer(client)
             began = saved = time.monotonic()
             for number, batch in enumerate(self.source.batches(selection), 1):
-                offset = await self._send(client, tp, batch)
+                offset = await self._send(client, producer, tp, batch)
                 due = number % BATCHES_A_CHECKPOINT == 0 or time.monotonic() - saved > CHECKPOINT_S
                 if due and offset >= 0:
                     saved = time.monotonic()
@@ -263,21 +260,9 @@ class Target:
         position = OffsetAndMetadata(offset, metadata=metadata)
         await client.commit(self.replay.group_id(self.partition), {tp: position})
 
-    async def _init_producer(self, client: Client) -> None:
-        async def attempt() -> InitProducerIdResponse:
-            request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-            answer = await client.request(request, InitProducerIdResponse)
-            if answer.error_code:
-                raise error_about(answer.error_code, "InitProducerId")
-            return answer
-
-        answer = await client.retrying(attempt)
-        self._producer_id, self._producer_epoch = answer.producer_id, answer.producer_epoch
-
-    async def _send(self, client: Client, tp: TopicPartition, batch: Batch) -> int:
+    async def _send(self, client: Client, producer: Producer, tp: TopicPartition, batch: Batch) -> int:
         """Store a batch once. Return its offset in the target, or -1 if an earlier attempt had stored it."""
-        producing = Producing(self._producer_id, self._producer_epoch, self._sequence)
-        data = encode_batch(batch.rows, producing=producing)
+        data = encode_batch(batch.rows, producing=producer.next(tp))
         request = ProduceRequest(
             acks=-1,
             timeout_ms=30_000,
@@ -305,7 +290,7 @@ class Target:
             return int(partition.base_offset)
 
         base_offset = await client.retrying(attempt)
-        self._sequence = (self._sequence + len(batch.rows)) % 2**31
+        producer.acknowledged(tp, len(batch.rows))
         self.sent += len(batch.rows)
         return base_offset
 

@@ -28,13 +28,17 @@ def replay_all(
 ) -> list[Replayed]:
     """Replay these partitions. Return the result of each, sorted. Spark may repeat a task: this duplicates nothing.
 
-    `on_progress` is called from time to time, in another thread, with the completed fraction of offsets, from 0 to 1.
+    `on_progress` is called from time to time, in another thread, with the completed fraction of offsets, from 0 to 1,
+    and at the end if no partition failed.
     """
     tasks = tuple(selections.items())
     numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
     with _watched(replay, selections, on_progress):
         rows = numbers.mapInArrow(partial(_work, replay, tasks), "replayed string").collect()
-    return sorted((Replayed.from_json(row.replayed) for row in rows), key=lambda each: each.partition)
+    replayed = sorted((Replayed.from_json(row.replayed) for row in rows), key=lambda each: each.partition)
+    if not replay.dry_run and not any(each.error for each in replayed):
+        on_progress(1.0)
+    return replayed
 
 
 def _work(

@@ -1,14 +1,16 @@
 """Write rows to topics in tasks, and refuse rows that cannot be written.
 
-Writing is at least once: a batch whose response was lost is sent again, and Spark restarts a failed task from its first
-row. The rows of a task are appended to a partition in their order. There is no commit: rows that a failed job has
-written remain.
+A task writes as an idempotent producer: a batch whose response was lost is sent again and stored once. The rows of a
+task are appended to a partition in their order. Writing is at least once, since Spark restarts a failed task from its
+first row. There is no commit: rows that a failed job has written remain.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -29,12 +31,18 @@ from pyspark.sql.types import (
 from korvet.client import Client
 from korvet.client.cluster import error_about
 from korvet.client.model import Topic, TopicPartition
-from korvet.lake.encoding import Rows, chunks, column_of, encode_batch, encode_headers
+from korvet.lake.encoding import NOBODY, Rows, chunks, column_of, encode_batch, encode_headers
 from korvet.lake.varints import Int64s
 from korvet.pipeline.offsets import WrongOption
 from korvet.pipeline.options import WriteOptions
 from korvet.pipeline.partitioning import partitions_of
-from korvet.protocol.errors import KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
+from korvet.pipeline.producer_ids import POOL, Producer
+from korvet.protocol.errors import (
+    DuplicateSequenceNumber,
+    KafkaError,
+    LeaderNotAvailable,
+    UnknownTopicOrPartition,
+)
 from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from korvet.protocol.messages.produce import (
     PartitionProduceData,
@@ -144,18 +152,27 @@ def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Writ
 
 
 async def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> None:
-    async with options.connecting.open() as client:
-        sender = Sender(client, options)
-        collected: list[pa.RecordBatch] = []
-        size = 0
-        for batch in batches:
-            collected.append(batch)
-            size += batch.nbytes
-            if size >= COLLECTED_BYTES:
-                await sender.write(pa.Table.from_batches(collected).combine_chunks())
-                collected, size = [], 0
-        if collected:
-            await sender.write(pa.Table.from_batches(collected).combine_chunks())
+    collected = _collected(batches)
+    first = next(collected, None)
+    if first is None:
+        return
+    async with options.connecting.open() as client, AsyncExitStack() as stack:
+        producer = await stack.enter_async_context(POOL.producer(client)) if options.is_idempotent else None
+        sender = Sender(client, options, producer)
+        for table in chain([first], collected):
+            await sender.write(table)
+
+
+def _collected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield the rows in tables of about COLLECTED_BYTES."""
+    collected: list[pa.RecordBatch] = []
+    for batch in batches:
+        collected.append(batch)
+        if sum(each.nbytes for each in collected) >= COLLECTED_BYTES:
+            yield pa.Table.from_batches(collected).combine_chunks()
+            collected = []
+    if collected:
+        yield pa.Table.from_batches(collected).combine_chunks()
 
 
 @define
@@ -164,6 +181,7 @@ class Sender:
 
     client: Client
     options: WriteOptions
+    producer: Producer | None  # None without idempotence
     _topics: dict[str, Topic] = field(factory=dict, init=False)
     # Batches of rows without a key go to the partitions round-robin.
     _next: int = field(factory=lambda: time.time_ns() // 1000, init=False)
@@ -227,7 +245,10 @@ class Sender:
         while queues:
             for tp, queue in queues.items():
                 if tp not in encoded:
-                    encoded[tp] = encode_batch(queue[0], timestamp=timestamp, codec=self.options.codec)
+                    producing = NOBODY if self.producer is None else self.producer.next(tp)
+                    encoded[tp] = encode_batch(
+                        queue[0], timestamp=timestamp, codec=self.options.codec, producing=producing
+                    )
             try:
                 for leader, tps in (await self._by_leader(encoded)).items():
                     answer = await self.client.request(
@@ -273,9 +294,12 @@ class Sender:
         for topic in answer.responses:
             for partition in topic.partition_responses:
                 tp = TopicPartition(topic.name, partition.index)
-                if partition.error_code:
+                # An earlier attempt has stored a duplicate.
+                if partition.error_code not in (0, DuplicateSequenceNumber.error_code):
                     errors.append(_error(tp, partition, queues[tp][0]))
                     continue
+                if self.producer is not None:
+                    self.producer.acknowledged(tp, len(queues[tp][0]))
                 del encoded[tp], queues[tp][0]
                 if not queues[tp]:
                     del queues[tp]

@@ -7,6 +7,9 @@ topics, or for brokers without `lake.url`.
 
 Records that DeleteRecords has deleted stay in the table until `korvet lake` removes them, but the broker does not serve
 them any more. A document in the store holds the deleted-before offset. Every read of the table looks it up.
+
+Before archived records are trimmed for the first time, another document notes that the partition has an archive. A lake
+without its table (a folder that is not mounted, an empty bucket) is then an error and not an empty archive.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from korvet.concurrency.time_slices import TimeSlices
 from korvet.config import MAX_LONG, Config
 from korvet.lake.remote_values import ArchivedLog
 from korvet.protocol.encoded_batches import EncodedBatches
-from korvet.protocol.errors import KafkaError, OffsetOutOfRange
+from korvet.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import ProducerBatch
 from korvet.storage.interface import (
@@ -51,6 +54,8 @@ logger = logging.getLogger(__name__)
 OFFSET = re.compile(rb"[0-9]{1,19}")
 # Documents: the offset before which DeleteRecords has deleted, by archived partition.
 DELETED = "deleted-before"
+# Documents: an archived offset, by partition of which archived records may have been trimmed.
+ARCHIVED = "archived-before"
 
 
 @frozen
@@ -77,6 +82,9 @@ class Tiers:
     damage: Damage = field(factory=Damage)
     _archived: dict[UUID, Mapping[int, ArchivedLog]] = field(factory=dict, repr=False)
     _starts: dict[TopicPartition, int] = field(factory=dict, repr=False)
+    _noted: set[str] = field(
+        factory=set, repr=False
+    )  # keys of the documents ARCHIVED that are known to exist
 
     # --- Storage alone ----------------------------------------------------------------------------------
 
@@ -147,7 +155,7 @@ class Tiers:
             if isinstance(result, OffsetOutOfRange):
                 request = evolve(requests[tp], max_bytes=max(0, min(requests[tp].max_bytes, room)))
                 try:
-                    results[tp] = found = await self._read_archived(tp, request, result)
+                    results[tp] = found = await self._read_archived(tp, request, result, isolation_level)
                     room -= found.size
                 except KafkaError as error:
                     results[tp] = error
@@ -156,7 +164,11 @@ class Tiers:
         return results
 
     async def _read_archived(
-        self, tp: TopicPartition, request: ReadRequest, refused: OffsetOutOfRange
+        self,
+        tp: TopicPartition,
+        request: ReadRequest,
+        refused: OffsetOutOfRange,
+        isolation_level: IsolationLevel,
     ) -> ReadResult:
         """Return records that storage does not have any more. Raises `refused` if they are not archived either."""
         archived = await self._archived_part(tp)
@@ -171,8 +183,10 @@ class Tiers:
                 offsets = evolve(archived.offsets, log_start_offset=archived.start)
                 return ReadResult(EncodedBatches([data], len(data)), offsets, is_cut=True)
         # The archive has no records between the offset and the local log start, so read on from there.
-        local = ReadRequest(end, request.max_bytes)
-        result = (await self._storage.read({tp: local}, max_bytes=request.max_bytes))[tp]
+        local = {tp: ReadRequest(end, request.max_bytes)}
+        result = (
+            await self._storage.read(local, max_bytes=request.max_bytes, isolation_level=isolation_level)
+        )[tp]
         if isinstance(result, KafkaError):
             raise result
         return self._with_start(tp, result)
@@ -230,7 +244,7 @@ class Tiers:
         topic = await self._tiered(tp)
         if topic is None or self.remote is None:
             return None
-        return (await self.refresh(topic)).get(tp.partition)
+        return await self._archived_log(topic, tp, await self._storage.latest(tp))
 
     # --- Deleting ---------------------------------------------------------------------------------------
 
@@ -242,7 +256,7 @@ class Tiers:
         offsets = await self._storage.latest(tp)
         if offset > offsets.high_watermark:
             raise OffsetOutOfRange(f"offset {offset} is beyond the high watermark {offsets.high_watermark}")
-        await self._delete_before(topic, tp, offset)
+        await self._raise(DELETED, _key(topic, tp), offset)
         await self._storage.truncate_before(tp, offset)
         return (await self.latest(tp)).log_start_offset
 
@@ -254,19 +268,22 @@ class Tiers:
         for number in range(topic.partitions):
             tp = TopicPartition(topic.name, number)
             self._starts.pop(tp, None)
-            document = await self._storage.load(DELETED, _key(topic, tp))
-            if document is not None:
-                await self._storage.save(DELETED, _key(topic, tp), None, expected_version=document.version)
+            key = _key(topic, tp)
+            self._noted.discard(key)
+            for kind in (DELETED, ARCHIVED):
+                document = await self._storage.load(kind, key)
+                if document is not None:
+                    await self._storage.save(kind, key, None, expected_version=document.version)
 
-    async def _delete_before(self, topic: Topic, tp: TopicPartition, offset: int) -> None:
-        key = _key(topic, tp)
+    async def _raise(self, kind: str, key: str, offset: int) -> None:
+        """Save the offset in a document, unless the document has a larger one."""
         while True:
-            document = await self._storage.load(DELETED, key)
+            document = await self._storage.load(kind, key)
             if document is not None and (_offset_in(document) or 0) >= offset:
                 return
             version = 0 if document is None else document.version
             try:
-                await self._storage.save(DELETED, key, b"%d" % offset, expected_version=version)
+                await self._storage.save(kind, key, b"%d" % offset, expected_version=version)
             except DocumentConflict:
                 continue
             return
@@ -300,6 +317,11 @@ class Tiers:
                 {"topic": topic.name, "error": error.message},
             )
             return {}
+        for partition, log in archived.items():
+            key = _key(topic, TopicPartition(topic.name, partition))
+            if key not in self._noted:
+                await self._raise(ARCHIVED, key, log.chained)
+                self._noted.add(key)
         return {partition: log.chained for partition, log in archived.items()}
 
     async def _archived_part(self, tp: TopicPartition) -> ArchivedPart | None:
@@ -319,20 +341,42 @@ class Tiers:
         archived = self._archived.get(topic.topic_id, {}).get(tp.partition)
         if archived is None or archived.end < local_start:
             # Another broker may have trimmed records that were archived since the last refresh.
-            archived = (await self.refresh(topic)).get(tp.partition)
+            archived = await self._archived_log(topic, tp, local)
         if archived is None or archived.start >= local_start:
             return local_start
-        document = await self._storage.load(DELETED, _key(topic, tp))
-        deleted = 0 if document is None else _offset_in(document)
-        if deleted is None:
-            # Deleted records must not reappear, so no records are served from the table.
-            deleted = local_start
-            self.damage.note(
-                topic.name,
-                f"the document {DELETED} {_key(topic, tp)} is not an offset, so the archive is not read",
-            )
+        deleted = await self._deleted_before(topic, tp, local_start)
         start = self._starts[tp] = min(max(archived.start, deleted), local_start)
         return start
+
+    async def _archived_log(self, topic: Topic, tp: TopicPartition, local: LogOffsets) -> ArchivedLog | None:
+        """Return the partition's archived log, read from its table, or None if nothing is archived.
+
+        Raises KafkaStorageError if the table cannot be read, or is absent and has records that are not in storage.
+        """
+        archived = (await self.refresh(topic)).get(tp.partition)
+        if archived is not None or local.trimmed_before <= 0:
+            return archived
+        if await self._storage.load(ARCHIVED, _key(topic, tp)) is None:
+            return None
+        local_start = local.log_start_offset
+        if await self._deleted_before(topic, tp, local_start) >= local_start:
+            return None
+        raise KafkaStorageError(
+            f"{tp.topic}-{tp.partition}: the lake does not have the archive of the records below offset "
+            f"{local_start}; make the lake of lake.url available again, or delete these records with DeleteRecords"
+        )
+
+    async def _deleted_before(self, topic: Topic, tp: TopicPartition, local_start: int) -> int:
+        """Return the offset before which DeleteRecords has deleted records."""
+        key = _key(topic, tp)
+        document = await self._storage.load(DELETED, key)
+        offset = 0 if document is None else _offset_in(document)
+        if offset is not None:
+            return offset
+        # Deleted records must not reappear, so no records are served from the table.
+        text = f"the document {DELETED} {key} is not an offset, so the archive is not read"
+        self.damage.note(topic.name, text)
+        return local_start
 
     async def _tiered(self, tp: TopicPartition) -> Topic | None:
         """Return the partition's topic if it has two tiers, otherwise None."""

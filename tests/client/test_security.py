@@ -157,6 +157,11 @@ def test_pem_contents_are_accepted_instead_of_files(folder: Path) -> None:
         ),
         ({"ssl.certificate.location": "ca.pem", "ssl.key.location": "key.pem"}, "no usable certificate and"),
         ({"ssl.endpoint.identification.algorithm": "ldap"}, "is 'ldap'; accepted are https, or nothing"),
+        (
+            {"ssl.cipher.suites": "NULL"},
+            "ssl.cipher.suites names 'NULL'; accepted are TLS_AES_256_GCM_SHA384",
+        ),
+        ({"ssl.cipher.suites": "TLS_AES_128_GCM_SHA256"}, "must name all of TLS_AES.*, or none of them"),
         ({"ssl.enabled.protocols": "TLSv1"}, "names none of TLSv1.2 and TLSv1.3, which are accepted"),
     ],
 )
@@ -170,3 +175,16 @@ def test_invalid_settings_are_refused_with_the_accepted_values(
     assert str(raised.value).startswith("kafka.")
     assert 0 == str(raised.value).count("\n")
     assert "hush" not in str(raised.value)
+
+
+def test_cipher_suites_are_those_of_the_settings() -> None:
+    suite = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
+    security = security_of({"security.protocol": "SSL", "ssl.cipher.suites": suite})
+
+    assert security == security_of(security.settings())
+    assert security.tls is not None
+    context = security.tls.context()
+    assert ["ECDHE-RSA-AES128-GCM-SHA256"] == [
+        each["name"] for each in context.get_ciphers() if each["protocol"] == "TLSv1.2"
+    ]
+    assert ssl.TLSVersion.TLSv1_2 == context.maximum_version

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -26,9 +27,13 @@ def options(port: int) -> dict[str, str]:
 
 
 @contextmanager
-def s3_store(*, conditional: bool) -> Iterator[dict[str, str]]:
-    """Run a store with the bucket `lake`, and yield the options for it."""
+def s3_store(*, conditional: bool, fails: str = "") -> Iterator[dict[str, str]]:
+    """Run a store with the bucket `lake`, and yield the options for it.
+
+    The store refuses the first request of each "METHOD KEY" that matches the regular expression `fails`.
+    """
     command = [sys.executable, "-m", "tests.lake.s3", *([] if conditional else ["--ignore-conditions"])]
+    command += ["--fails", fails] if fails else []
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     try:
@@ -39,7 +44,10 @@ def s3_store(*, conditional: bool) -> Iterator[dict[str, str]]:
         process.stdout.close()
 
 
-def serve(*, conditional: bool) -> None:
+REFUSAL = b"<Error><Code>AccessDenied</Code><Message>for once</Message></Error>"
+
+
+def serve(*, conditional: bool, fails: str) -> None:
     import boto3  # noqa: PLC0415
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app  # noqa: PLC0415  only this process needs it
     from werkzeug.serving import make_server  # noqa: PLC0415
@@ -48,9 +56,16 @@ def serve(*, conditional: bool) -> None:
     # moto checks for a key and then writes it; in S3 this is one atomic step.
     one_at_a_time = threading.Lock()
 
+    refused: set[str] = set()
+
     def store(environment: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if not conditional:
             environment.pop("HTTP_IF_NONE_MATCH", None)
+        request = f"{environment['REQUEST_METHOD']} {re.sub(r'probe-[0-9a-f]+', 'probe-', environment['PATH_INFO'])}"
+        if fails and re.search(fails, request) and request not in refused:
+            refused.add(request)
+            start_response("403 Forbidden", [("Content-Type", "application/xml")])
+            return [REFUSAL]
         with one_at_a_time if conditional else nullcontext():
             answer: Iterable[bytes] = application(environment, start_response)
             return answer
@@ -70,4 +85,5 @@ def serve(*, conditional: bool) -> None:
 
 
 if __name__ == "__main__":
-    serve(conditional="--ignore-conditions" not in sys.argv)
+    pattern = sys.argv[sys.argv.index("--fails") + 1] if "--fails" in sys.argv else ""
+    serve(conditional="--ignore-conditions" not in sys.argv, fails=pattern)

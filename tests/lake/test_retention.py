@@ -93,3 +93,16 @@ def test_command_prints_the_new_start_of_each_partition(tmp_path: Path, dry_run:
     assert (0 if dry_run else 20) == LakeTable.open(lake(tmp_path), TOPIC).start(0)
     wrong = CliRunner().invoke(command, ["--at", str(tmp_path / "lake"), "--older-than", "soon"])
     assert "Accepted: PT1H30M, P7D" in wrong.output
+
+
+def test_age_of_zero_needs_a_confirmation(tmp_path: Path) -> None:
+    days_of(tmp_path, (0,), (1,))
+    arguments = ["--at", str(tmp_path / "lake"), "--older-than", "0d"]
+
+    refused = CliRunner().invoke(command, arguments)
+
+    assert 2 == refused.exit_code
+    assert "--older-than 0 drops all archived records; confirm this with --yes" in refused.output
+    assert 0 == LakeTable.open(lake(tmp_path), TOPIC).start(0)
+    assert 0 == CliRunner().invoke(command, [*arguments, "--dry-run"]).exit_code
+    assert "begins at offset" in CliRunner().invoke(command, [*arguments, "--yes"]).output

@@ -10,6 +10,7 @@ from korvet.lake.erasing import Erasure, key_set
 from korvet.lake.errors import CommitConflict, NoTable, Unreachable, UnsafeStore
 from korvet.lake.location import Location
 from korvet.lake.put_if_absent import refuse_unsafe_store
+from korvet.lake.retrying import retried
 from korvet.lake.table import LakeTable
 from korvet.lake.verification import absent, wrongs
 from korvet.pipeline.archive_status import archives_in, tables_in
@@ -115,3 +116,31 @@ def test_files_are_compacted_erased_and_verified(lake: Location) -> None:
     path = erasure.table.absolute(erasure.table.files[0])
     lake.filesystem().delete_file(path)
     assert [f"s3://{path} is not there"] == [wrong.what for wrong in absent(erasure.table)]
+
+
+def test_failed_requests_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("korvet.lake.retrying.FIRST_BACKOFF_S", 0.0)
+    with s3_store(conditional=True, fails=r"GET .*\.parquet|probe-/_delta_log/0+1.json") as options:
+        place = Location.parse("s3://lake/tables", options)
+        refuse_unsafe_store(place)
+        table = LakeTable.open_or_create(place, TOPIC, TOPIC_ID)
+        for start in (0, 10, 20):
+            table = table.commit([written(table, start, start + 10, key=b"k")])
+        joined = Compaction(table).run()
+        assert ([], 3, 1) == (joined.errors, joined.files_before, joined.files_after)
+        assert [] == list(wrongs(LakeTable.open(place, TOPIC)))
+
+        erased = Erasure(LakeTable.open(place, TOPIC), key_set([b"k"])).run()
+        assert ([], {0: 30}) == (erased.errors, erased.counts())
+
+
+def test_request_that_always_fails_is_reported_after_some_attempts(
+    lake: Location, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("korvet.lake.retrying.FIRST_BACKOFF_S", 0.0)
+    nowhere = Location.parse("s3://lake/tables", {**lake.options, "AWS_ENDPOINT_URL": "http://127.0.0.1:1"})
+
+    with pytest.raises(Unreachable, match="Connection refused"):
+        retried(lambda: LakeTable.open(nowhere, TOPIC))
+
+    assert 4 == sum("trying again: s3://lake/tables/orders" in each for each in caplog.messages)

@@ -40,7 +40,7 @@ class Lake:
         values: Sequence[object],
         *,
         partition: int = 0,
-        keys: Sequence[str | None] | None = None,
+        keys: Sequence[str | bytes | None] | None = None,
         timestamps_ms: Sequence[int] | None = None,
     ) -> None:
         """Append records to the archive: bytes unchanged, None as null, all other values as JSON."""
@@ -108,14 +108,14 @@ def archived(
     values: Sequence[object],
     partition: int = 0,
     first_offset: int = 0,
-    keys: Sequence[str | None] | None = None,
+    keys: Sequence[str | bytes | None] | None = None,
     timestamps_ms: Sequence[int] | None = None,
 ) -> pa.Table:
     """Rows as archives have them."""
     count = len(values)
     offsets = np.arange(first_offset, first_offset + count, dtype=np.int64)
     timestamps = START_MS + offsets if timestamps_ms is None else np.array(timestamps_ms, dtype=np.int64)
-    texts = [None if key is None else key.encode() for key in keys or [None] * count]
+    texts = [key.encode() if isinstance(key, str) else key for key in keys or [None] * count]
     return archive_table(
         topic,
         partition,

@@ -312,3 +312,79 @@ def test_random_bytes_decode_to_a_row_or_a_fault(value: bytes) -> None:
     (row,) = AvroValues(EVERYTHING).objects([value], faults)
 
     assert (row is None) == (0 in faults.by_row)
+
+
+def test_wider_numbers_of_a_new_schema_go_on_where_they_fit(
+    lake: Lake, fake: FakeRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = (record(("n", n), ("x", x)) for n, x in (("int", "float"), ("long", "double")))
+    first = fake.register("orders-value", old)
+    lake.archive([framed(first, written(old, {"n": 1, "x": 0.5}))])
+    lake.decode(format="avro", registry=fake.url)
+    second = fake.register("orders-value", new)
+    values = [{"n": 2, "x": 1.5}, {"n": 2**40, "x": 1.5}, {"n": 3, "x": 0.1}, {"n": 4, "x": float("inf")}]
+    lake.archive([framed(second, written(new, value)) for value in values])
+    lake.decode(format="avro", registry=fake.url)
+
+    assert [(1, 0.5), (2, 1.5), (4, float("inf"))] == lake.values("n", "x")
+    assert {
+        2: "$.n: 1099511627776 is out of range of int",
+        3: "$.x: 0.1 has more digits than float can hold",
+    } == lake.bad()
+    assert [
+        f"orders: $.{name} is {narrow} in the table and {wide} in the schema: values that fit {narrow} are written, "
+        "and others are bad rows; decode to another table for all of them"
+        for name, narrow, wide in (("n", "int", "bigint"), ("x", "float", "double"))
+    ] == caplog.messages
+
+
+def test_upsert_compares_keys_of_several_schema_ids(lake: Lake, fake: FakeRegistry) -> None:
+    key = record(("id", "int"), name="Key")
+    value = record(("a", "int"))
+    number = fake.register("orders-value", value)
+    old, new = (
+        fake.register("orders-key", key),
+        fake.register("orders-key", record(("id", "long"), name="Key")),
+    )
+
+    def archive(*rows: tuple[int, int, int]) -> None:
+        lake.archive(
+            [framed(number, written(value, {"a": a})) for _, _, a in rows],
+            keys=[framed(each, written(key, {"id": n})) for each, n, _ in rows],
+        )
+
+    for rows in ([(old, 1, 10), (old, 2, 20), (new, 2, 21)], [(new, 1, 11), (new, 3, 30), (old, 3, 31)]):
+        archive(*rows)
+        lake.decode(format="avro", registry=fake.url, upsert=True)
+
+    assert {1: 11, 2: 21, 3: 31} == {row["_key"][5] // 2: row["a"] for row in lake.rows()}
+    assert 3 == len(lake.rows())
+
+
+def test_keys_are_bytes_if_the_registry_has_no_schema_for_them(lake: Lake, fake: FakeRegistry) -> None:
+    value = record(("a", "int"))
+    number = fake.register("orders-value", value)
+    lake.archive(
+        [framed(number, written(value, {"a": a})) for a in (1, 2)], keys=[b"\0\0\0\0\1x", b"\0\0\0\0\2x"]
+    )
+    lake.decode(format="avro", registry=fake.url, upsert=True)
+
+    assert 2 == len(lake.rows())
+
+
+def test_framed_json_is_decoded(lake: Lake, fake: FakeRegistry) -> None:
+    number, avro = fake.register("orders-value", "{}", "JSON"), fake.register("other", '"int"')
+    lake.archive([framed(number, b'{"a": 1}'), framed(avro, b"{}"), framed(7, b"{}"), b'{"a": 2}'])
+    lake.decode(registry=fake.url)
+
+    assert [1] == lake.values("a")
+    assert {1: f"$: schema {avro} is one for AVRO, not for JSON"} == {1: lake.bad()[1]}
+    assert "has no schemas/ids/7" in lake.bad()[2]
+    assert "does not begin with 0 and a schema's id" in lake.bad()[3]
+
+
+def test_framed_json_without_a_registry_is_named(lake: Lake) -> None:
+    lake.archive([framed(7, b'{"a": 1}'), {"a": 2}])
+    lake.decode()
+
+    assert "it begins with 0 and an id, as values with a registry's schema do" in lake.bad()[0]

@@ -208,6 +208,11 @@ def test_frames_identify_schema_and_message(
         ('syntax = "proto3";', None, "holds no message"),
         ('syntax = "proto3"; message A { A next = 1; }', None, r"\$.next: A holds itself"),
         ('syntax = "proto3"; import "other.proto";', None, "other.proto: File not found"),
+        (
+            'import "google/protobuf/any.proto"; message A { nothing x = 1; }',
+            None,
+            '"nothing"|Expected "required"',
+        ),
     ],
 )
 def test_unusable_schema_is_refused(lake: Lake, text: str, message: str | None, error: str) -> None:

@@ -123,7 +123,7 @@ def test_all_errors_of_a_specification_are_reported_together(tmp_path: Path) -> 
         ({"format": "protobuf", "schema": "x"}, "schema: is for json and avro; protobuf takes schema_file"),
         ({"format": "avro", "schema": "{}", "numbers": "double"}, "numbers: is for json"),
         ({"format": "avro", "schema": "{}", "unknown": "add"}, "unknown: is for json"),
-        ({"registry": "http://x"}, "registry: is for avro and protobuf"),
+        ({"registry": "http://x", "framing": "none"}, "framing: 'none' does not go with registry"),
         ({"message": "M"}, "message: is for protobuf"),
         ({"upsert": True, "partition_by": ["a"]}, "partition_by: does not go with upsert"),
         ({"upsert": True, "tombstones": "keep"}, "tombstones: 'keep' cannot be combined with upsert"),

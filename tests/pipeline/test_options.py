@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -152,14 +153,12 @@ def test_kafka_client_tuning_options_are_ignored_with_a_warning(
     assert read_options(reading, streaming=False) == read_options({**reading, **TUNING}, streaming=False)
     (warning,) = caplog.messages
     assert warning.startswith('these options have no effect on format("korvet"): ')
-    assert set(only_kafka) == set(warning.partition(": ")[2].split(", "))
+    assert {*only_kafka, "groupidprefix"} == set(warning.partition(": ")[2].split(", "))
     assert write_options(writing) == write_options({**writing, **only_kafka})
-    assert [warning] == caplog.messages  # once in each process
+    assert 2 == len(caplog.messages)  # once in each process for the same names
 
 
-@pytest.mark.parametrize(
-    "name", ["sasl.login.callback.handler.class", "ssl.engine.factory.class", "ssl.cipher.suites"]
-)
+@pytest.mark.parametrize("name", ["sasl.client.callback.handler.class", "ssl.engine.factory.class"])
 def test_unsupported_security_options_are_refused(name: str) -> None:
     with pytest.raises(WrongOption, match=f"there is no option kafka.{name}"):
         write_options({**SERVERS, "topic": "a", f"kafka.{name}": "x"})
@@ -210,3 +209,119 @@ def test_offsets_survive_a_checkpoint() -> None:
 
     assert (offsets, ids) == from_json(to_json(offsets, ids))
     assert ["a", "b"] == list(to_json(offsets))
+
+
+def test_options_about_sparks_own_client_are_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"groupIdPrefix": "mine", "fetchOffset.numRetries": "7", "fetchOffset.retryIntervalMs": "9"}
+    read_options({**SERVERS, "subscribe": "a", **given}, streaming=True)
+
+    (warning,) = caplog.messages
+    assert warning.endswith("groupidprefix, fetchoffset.numretries, fetchoffset.retryintervalms")
+
+
+def test_servers_may_have_a_protocol_as_in_java() -> None:
+    servers = {"kafka.bootstrap.servers": "PLAINTEXT://a:9092, SASL_SSL://[::1]:9093,b"}
+    assert read_options({**servers, "subscribe": "a"}, streaming=True).connecting.bootstrap_servers
+    with pytest.raises(WrongOption, match="'PLAINTEXT://' is not a broker address"):
+        read_options({"kafka.bootstrap.servers": "PLAINTEXT://", "subscribe": "a"}, streaming=True)
+
+
+@pytest.mark.parametrize(
+    "java, matching, other",
+    [
+        (r"\Qa.b\E-.*", "a.b-1", "aXb-1"),
+        (r"\p{Alpha}+", "orders", "orders1"),
+        (r"[\p{Lower}_]+", "or_ders", "Orders"),
+        (r"\P{Digit}+", "orders", "orders1"),
+        (r"(?<name>a|b)\k<name>", "aa", "ab"),
+        (r"(?i)ORDERS\z", "orders", "order"),
+        (r"orders-\d++", "orders-17", "orders-"),
+        (r"a\[&&", "a[&&", "a"),
+    ],
+)
+def test_pattern_is_one_of_javas(java: str, matching: str, other: str) -> None:
+    subscription = read_options({**SERVERS, "subscribePattern": java}, streaming=True).subscription
+
+    assert subscription.matches(matching)
+    assert not subscription.matches(other)
+
+
+@pytest.mark.parametrize(
+    "java, said",
+    [
+        (r"[a-z&&[^b]]", "a class inside of a class is not supported|&& in a class is not supported"),
+        (r"\p{Runic}", r"\\p\{Runic\} is not supported; accepted are ASCII, Alnum"),
+        ("(", "missing \\), unterminated subpattern"),
+    ],
+)
+def test_pattern_that_is_not_supported_is_refused_with_the_reason(java: str, said: str) -> None:
+    with pytest.raises(WrongOption, match=f"subscribePattern=.* is not a regular expression: (?:{said})"):
+        read_options({**SERVERS, "subscribePattern": java}, streaming=True)
+
+
+FILE_PROVIDER = "org.apache.kafka.common.config.provider.FileConfigProvider"
+
+
+def test_configuration_providers_replace_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kafka.properties").write_text("# no\nname = alice\npassword=a=b\n")
+    (tmp_path / "name").write_text("bob")
+    monkeypatch.setenv("KAFKA_SERVERS", "localhost:9092")
+    package = FILE_PROVIDER.rpartition(".")[0]
+    given = {
+        "kafka.config.providers": "file, dir,env",
+        "kafka.config.providers.file.class": FILE_PROVIDER,
+        "kafka.config.providers.dir.class": f"{package}.DirectoryConfigProvider",
+        "kafka.config.providers.env.class": f"{package}.EnvVarConfigProvider",
+        "kafka.bootstrap.servers": "${env:KAFKA_SERVERS}",
+        "kafka.client.id": f"${{dir:{tmp_path}:name}}-${{other:x}}",
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.username": f"${{file:{tmp_path}/kafka.properties:name}}",
+        "kafka.sasl.password": f"${{file:{tmp_path}/kafka.properties:password}}",
+    }
+    connecting = read_options({**given, "subscribe": "a"}, streaming=True).connecting
+
+    assert "localhost:9092" == connecting.bootstrap_servers
+    assert "bob-${other:x}" == connecting.client_id
+    assert Sasl("PLAIN", "alice", "a=b") == connecting.security.sasl
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"kafka.config.providers": "file"}, "kafka.config.providers.file.class is missing; accepted are"),
+        (
+            {"kafka.config.providers": "v", "kafka.config.providers.v.class": "com.example.Vault"},
+            "kafka.config.providers.v.class names com.example.Vault, which only Java runs; accepted are",
+        ),
+        (
+            {"kafka.config.providers": "file", "kafka.config.providers.file.class": FILE_PROVIDER},
+            r"kafka.client.id: \$\{file:/none:x\}: No such file or directory",
+        ),
+    ],
+)
+def test_configuration_providers_are_refused_with_the_reason(given: dict[str, str], said: str) -> None:
+    with pytest.raises(WrongOption, match=said):
+        read_options(
+            {**SERVERS, "subscribe": "a", "kafka.client.id": "${file:/none:x}", **given}, streaming=True
+        )
+
+
+def test_login_handlers_of_java_are_accepted_if_the_client_does_their_work(tmp_path: Path) -> None:
+    given = {
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+        "kafka.sasl.oauthbearer.token.endpoint.url": "file:///token",
+        "kafka.sasl.login.callback.handler.class": (
+            "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+        ),
+    }
+    options = {**SERVERS, "subscribe": "a", **given}
+    assert "/token" == getattr(
+        read_options(options, streaming=True).connecting.security.sasl, "token_file", ""
+    )
+    options["kafka.sasl.login.callback.handler.class"] = "com.example.Mine"
+    with pytest.raises(
+        WrongOption, match="names com.example.Mine, which only Java runs; accepted are org.apache"
+    ):
+        read_options(options, streaming=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
@@ -14,11 +15,13 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
+from korvet.cli.lake.query import plain
 from korvet.client import Record
 from korvet.lake.errors import RecreatedTopic
 from korvet.lake.location import Location
 from korvet.lake.table import LakeTable
-from korvet.pipeline.query import AmbiguousView, Lake, create_views, united, view_name
+from korvet.pipeline.query import AmbiguousView, Lake, create_views, united, view_name, zoned
+from tests.lake.support import written
 from tests.pipeline.archiving import archived
 from tests.pipeline.support import Cluster
 
@@ -141,6 +144,45 @@ def test_ambiguous_view_name_is_refused(spark: SparkSession, tmp_path: Path) -> 
         with pytest.raises(AmbiguousView, match=f"{name} names several: {sources};"):
             create_views(spark, lake, f"select * from {name}")
     assert create_views(spark, lake, "select * from orders") == ["orders"]
+
+
+def test_exact_name_in_backticks_is_a_view(spark: SparkSession, tmp_path: Path) -> None:
+    place = Location.parse(str(tmp_path))
+    for topic in ("e-f", "e_f", "g.h", "Items", "items"):
+        table = LakeTable.open_or_create(place, topic, uuid4())
+        table.commit([written(table, 0, 1 + len(topic.replace("_", "")))])
+    lake = Lake(place)
+    counts = []
+    for name in ("`e-f`", "`e_f`", "`g.h`", "g_h", "`Items`"):
+        sql = f"select count(*), min(topic) from {name}"
+        create_views(spark, lake, sql)
+        counts.append(tuple(spark.sql(sql).collect()[0]))
+
+    assert [(4, "e-f"), (3, "e_f"), (4, "g.h"), (4, "g.h"), (6, "Items")] == counts
+    with pytest.raises(AmbiguousView, match="items names several: topic Items, topic items"):
+        create_views(spark, lake, "select * from `Items` join `items`")
+
+
+def test_times_of_results_have_their_zone(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        result = spark.sql(
+            "select timestamp '2026-07-01 12:00:00Z' as a, array(timestamp '2026-01-01 00:00:00Z') as b,"
+            " timestamp_ntz '2026-01-01 00:00:00' as c, named_struct('at', timestamp '2026-01-01Z') as d"
+        )
+        (row,) = result.toLocalIterator()
+        found = [plain(zoned(row[index], each.dataType)) for index, each in enumerate(result.schema)]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    assert [
+        "2026-07-01T12:00:00+00:00",
+        ["2026-01-01T00:00:00+00:00"],
+        "2026-01-01T00:00:00",
+        {"at": "2026-01-01T00:00:00+00:00"},
+    ] == found
 
 
 def test_typed_tables_are_views_too(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,18 +1,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, LongType, MapType, StringType, StructField, StructType
 
 from korvet.client.partitioner import partition_of_key
+from korvet.faults.kinds import Delay, Drop, Error, Fault, Truncate
 from korvet.pipeline.offsets import WrongOption
 from korvet.pipeline.options import write_options
 from korvet.pipeline.topic_writing import RowRefused, check_columns, check_topic, write_rows
 from korvet.protocol.compression import Codec
-from korvet.protocol.errors import MessageTooLarge, NetworkException, UnknownTopicOrPartition
+from korvet.protocol.errors import KafkaError, MessageTooLarge, NetworkException, UnknownTopicOrPartition
+from korvet.testing.threads import RunningBroker, running_broker
 from tests.pipeline.support import Cluster
+from tests.servers import VALKEY, start_server
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 
@@ -135,3 +139,84 @@ def test_topic_is_named_by_an_option_or_a_column() -> None:
     ):
         check_columns(schema_of("value string"), write_options(SERVERS))
     check_columns(schema_of("value string, topic string"), write_options(SERVERS))
+
+
+@pytest.fixture(params=["memory:", pytest.param("redis", marks=pytest.mark.servers)])
+def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
+    """A broker whose faults the test injects."""
+    if request.param == "memory:":
+        with running_broker() as running:
+            yield running
+        return
+    server = start_server(VALKEY)
+    try:
+        with running_broker(server.url, {"offset.mapping": "dense"}) as running:
+            yield running
+    finally:
+        server.remove()
+
+
+def write_numbers(broker: RunningBroker, topic: str, count: int, **options: object) -> None:
+    """Write rows with the values 0 to `count`, in several batches of both partitions."""
+    rows = pa.record_batch(
+        {
+            "value": pa.array([b"%d" % number for number in range(count)]),
+            "partition": pa.array([number % 2 for number in range(count)], pa.int32()),
+        }
+    )
+    given = Cluster(broker.bootstrap_servers, is_dense=True).options(
+        topic=topic, kafka__max__request__size=2000, **options
+    )
+    write_rows(write_options(given), iter([rows]))
+
+
+def values_of(broker: RunningBroker, topic: str) -> list[list[int]]:
+    return [
+        [int(record.value) for record in broker.records(topic, partition) if record.value is not None]
+        for partition in (0, 1)
+    ]
+
+
+def in_order(count: int) -> list[list[int]]:
+    return [list(range(0, count, 2)), list(range(1, count, 2))]
+
+
+@pytest.mark.parametrize("lost", [Drop("after", api="Produce", count=7), Truncate(api="Produce", count=7)])
+def test_lost_responses_double_and_reorder_no_rows(broker: RunningBroker, lost: Fault) -> None:
+    topic = broker.create_topic(partitions=2)
+    broker.faults.add(lost)
+    write_numbers(broker, topic, 2000)
+
+    assert in_order(2000) == values_of(broker, topic)
+
+
+def test_tasks_of_a_process_share_producer_ids(broker: RunningBroker) -> None:
+    topic = broker.create_topic(partitions=2)
+    seen = []
+    for _ in range(3):
+        with broker.faults.add(Delay(ms=0, api="InitProducerId")) as asked:
+            write_numbers(broker, topic, 10)
+        seen.append(asked.hits)
+
+    assert [0, 0] == seen[1:]
+
+
+def test_producer_id_of_a_failed_task_is_not_used_again(broker: RunningBroker) -> None:
+    topic = broker.create_topic(partitions=2)
+    write_numbers(broker, topic, 10)
+    with broker.faults.add(Error("TOPIC_AUTHORIZATION_FAILED", api="Produce")), pytest.raises(KafkaError):
+        write_numbers(broker, topic, 10)
+    with broker.faults.add(Delay(ms=0, api="InitProducerId")) as asked:
+        write_numbers(broker, topic, 10)
+
+    assert 1 == asked.hits
+    assert [each + each for each in in_order(10)] == values_of(broker, topic)
+
+
+def test_writing_without_idempotence_requests_no_producer_id(broker: RunningBroker) -> None:
+    topic = broker.create_topic(partitions=2)
+    with broker.faults.add(Delay(ms=0, api="InitProducerId")) as asked:
+        write_numbers(broker, topic, 10, kafka__enable__idempotence="false")
+
+    assert 0 == asked.hits
+    assert in_order(10) == values_of(broker, topic)

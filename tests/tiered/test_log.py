@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from attrs import define, field
 
 from korvet.broker.broker import Broker, open_broker
@@ -22,9 +24,9 @@ from korvet.protocol.messages.delete_records import (
 from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from korvet.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from korvet.protocol.record_batch import decode_records, parse_batches
-from korvet.storage.interface import ReadRequest, Topic, TopicPartition
+from korvet.storage.interface import IsolationLevel, ReadRequest, Topic, TopicPartition
 from korvet.storage.memory import MemoryStorage
-from korvet.tiered.log import DELETED
+from korvet.tiered.log import DELETED, Tiers
 from korvet.tiered.remote import open_remote_store
 from tests.handlers.support import NOW_MS, append, ask
 from tests.lake.support import lake, written
@@ -52,6 +54,7 @@ class Log:
 
     async def trim(self, offset: int) -> None:
         """Trim archived records, as the retention worker does."""
+        assert offset <= (await self.broker.log.trimmable(self.topic))[TP.partition]
         await self.broker._storage.truncate_before(TP, offset)
 
     async def fetch(self, offset: int, *, max_bytes: int = 1_000_000) -> PartitionData:
@@ -86,6 +89,18 @@ class Log:
         answer = response.topics[0].partitions[0]
         assert 0 == answer.error_code
         return answer.offset, answer.timestamp
+
+    async def listing_error(self, timestamp: int) -> int:
+        partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+        topics = [ListOffsetsTopic(name=TP.topic, partitions=[partition])]
+        response = await ask(self.broker, 2, 11, ListOffsetsRequest(replica_id=-1, topics=topics))
+        error_code: int = response.topics[0].partitions[0].error_code
+        return error_code
+
+    async def refreshed(self) -> None:
+        """Run the periodic refresh for a moment."""
+        with trio.move_on_after(0.2):
+            await self.broker.log.run()
 
     async def delete_before(self, offset: int) -> Any:
         partitions = [DeleteRecordsPartition(partition_index=0, offset=offset)]
@@ -188,10 +203,81 @@ async def test_rows_missing_from_the_table_are_a_retriable_error(log: Log) -> No
     log.archive(30, 70)
     await log.trim(60)
     log.table.delta.delete("offset >= 30")
+    await log.refreshed()
 
     assert ErrorCode.KAFKA_STORAGE_ERROR == (await log.fetch(40)).error_code
     assert 0 == (await log.fetch(5)).error_code
     assert 0 == (await log.fetch(60)).error_code
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_absent_lake_is_an_error_below_the_local_log_start(
+    log: Log, is_restarted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.archive(0, 70)
+    await log.trim(60)
+    (log.folder / "lake").rename(log.folder / "elsewhere")
+    (log.folder / "lake").mkdir()
+    if is_restarted:
+        log.broker.log = Tiers(log.broker._storage, log.broker.config, log.broker.log.remote)
+    with trio.move_on_after(10):
+        while "the archive cannot be read" not in caplog.text:
+            await log.refreshed()
+
+    assert "orders: the archive cannot be read: orders-0: the lake does not have the archive" in caplog.text
+    assert ErrorCode.KAFKA_STORAGE_ERROR == (await log.fetch(0)).error_code
+    assert ErrorCode.KAFKA_STORAGE_ERROR == (await log.fetch(59)).error_code
+    assert 0 == (await log.fetch(60)).error_code
+    for timestamp in (EARLIEST, NOW_MS + 7, MAX, TIERED, PENDING):
+        assert ErrorCode.KAFKA_STORAGE_ERROR == await log.listing_error(timestamp)
+    assert (COUNT, -1) == await log.offset(LATEST)
+
+    (log.folder / "lake").rmdir()
+    (log.folder / "elsewhere").rename(log.folder / "lake")
+
+    assert EVERYTHING == await log.values_from(0)
+    assert (69, -1) == await log.offset(TIERED)
+
+
+async def test_deleting_the_records_of_a_lost_lake_lets_consumers_read_on(log: Log) -> None:
+    log.archive(0, 70)
+    await log.trim(60)
+    shutil.rmtree(log.folder / "lake")
+    await log.refreshed()
+
+    assert ErrorCode.KAFKA_STORAGE_ERROR == (await log.delete_before(10)).error_code
+    deleted = await log.delete_before(60)
+
+    assert (0, 60) == (deleted.error_code, deleted.low_watermark)
+    assert (60, NOW_MS + 60) == await log.offset(EARLIEST)
+    assert ErrorCode.OFFSET_OUT_OF_RANGE == (await log.fetch(59)).error_code
+    assert (-1, -1) == await log.offset(TIERED)
+
+
+async def test_records_trimmed_before_the_topic_was_tiered_need_no_lake(log: Log) -> None:
+    await log.broker._storage.truncate_before(TP, 60)
+
+    assert (60, NOW_MS + 60) == await log.offset(EARLIEST)
+    assert ErrorCode.OFFSET_OUT_OF_RANGE == (await log.fetch(59)).error_code
+
+
+async def test_read_that_continues_in_storage_keeps_the_isolation_level(log: Log) -> None:
+    log.table = log.table.commit([written(log.table, 0, 70, offsets=range(30))])
+    await log.trim(60)
+    seen: list[IsolationLevel] = []
+    storage = log.broker._storage
+    assert isinstance(storage, MemoryStorage)
+    read = storage.read
+
+    async def noting(*arguments: Any, isolation_level: IsolationLevel, **options: Any) -> Any:
+        seen.append(isolation_level)
+        return await read(*arguments, isolation_level=isolation_level, **options)
+
+    storage.read = noting  # type: ignore[method-assign, assignment]
+    requests = {TP: ReadRequest(40, 1000)}
+    await log.broker.log.read(requests, max_bytes=1000, isolation_level=IsolationLevel.READ_COMMITTED)
+
+    assert [IsolationLevel.READ_COMMITTED] * 2 == seen
 
 
 async def test_records_trimmed_by_another_broker_are_read_from_the_lake(log: Log) -> None:

@@ -82,9 +82,10 @@ def command(
 def compact(result: Compacted, location: Location, topic: str, target_bytes: int, *, dry_run: bool) -> None:
     """Compact one table, or compute the result of that. Raises LakeError; `result` has what was done until then."""
     from korvet.lake.compacting import Compaction
+    from korvet.lake.retrying import retried
     from korvet.lake.table import LakeTable
 
-    compaction = Compaction(LakeTable.open(location, topic), target_bytes, done=result)
+    compaction = Compaction(retried(lambda: LakeTable.open(location, topic)), target_bytes, done=result)
     if dry_run:
         for group in compaction.groups():
             result.files_before += len(group.files)

@@ -106,7 +106,7 @@ def command(
 
     A topic's values, JSON, Avro or Protobuf, become columns of the Delta table URL/<topic>, every record exactly once;
     what cannot be decoded goes to URL/<topic>~dlq with what is wrong. SIGTERM and Ctrl-C finish the commit in hand.
-    Exits with 1 when a topic failed.
+    Exits with 1 when a topic failed, or none of its values could be decoded.
     """
     if once + (every_s is not None) + show != 1:
         raise click.UsageError("One of --once, --every and --show is needed.")
@@ -209,7 +209,7 @@ class Display:
 
 
 def summarize(job: DecodeJob, *, as_json: bool) -> None:
-    """Print the results, and exit with 1 if a topic failed."""
+    """Print the results, and exit with 1 if a topic failed, or if all of its values are bad."""
     topics = sorted(job.progress.values(), key=lambda progress: progress.topic)
     if as_json:
         names = ("topic", "records", "typed", "bad", "tombstones")
@@ -227,5 +227,8 @@ def summarize(job: DecodeJob, *, as_json: bool) -> None:
             )
             for fault in each.faults:
                 click.echo(f"  {fault}")
-    if any(each.error for each in topics):
+    hopeless = [each for each in topics if each.bad and not each.typed and not each.error]
+    for each in hopeless:
+        click.echo(f"korvet: {each.topic}: none of its values could be decoded", err=True)
+    if hopeless or any(each.error for each in topics):
         raise click.exceptions.Exit(1)

@@ -146,9 +146,10 @@ def erase(
     Raises LakeError. `report` has the results until then.
     """
     from korvet.lake.erasing import Erasure, erased_places, old_files, remove
+    from korvet.lake.retrying import retried
     from korvet.lake.table import LakeTable
 
-    erasure = Erasure(LakeTable.open(lake, report.topic), keys)
+    erasure = Erasure(retried(lambda: LakeTable.open(lake, report.topic)), keys)
     found = erasure.done
     try:
         with Progress(f"{report.topic}: searched", unit="bytes") as progress:
@@ -177,13 +178,14 @@ def erase_decoded(
 ) -> None:
     """Erase records from the tables at a location that were decoded from the topic. Raises LakeError."""
     from korvet.lake.erasing_decoded import DecodedErasure
+    from korvet.lake.retrying import retried
     from korvet.pipeline.archive_status import tables_in
 
     for name in tables_in(location):
         erasure = DecodedErasure(location.child(name), report.topic, places)
         if not erasure.is_ours():
             continue
-        report.decoded[str(erasure.location)] = erasure.find() if dry_run else erasure.run()
+        report.decoded[str(erasure.location)] = retried(erasure.find if dry_run else erasure.run)
         if vacuum_now and not dry_run:
             erasure.vacuum()
 

@@ -65,7 +65,7 @@ def command(
         check_addresses(servers)
     location = parsed_location(lake, storage_texts)
     with needing_extra():
-        from korvet.pipeline.query import Lake, create_views
+        from korvet.pipeline.query import Lake, create_views, zoned
         from korvet.pipeline.session import spark_session
     place = None if typed is None else parsed_location(typed, storage_texts)
     tables = Lake(location, None if archived else servers, place, security(), timeout_s())
@@ -74,7 +74,10 @@ def command(
         try:
             create_views(spark, tables, sql)
             result = spark.sql(sql)
-            rows = [row.asDict(recursive=True) for row in result.toLocalIterator()]
+            rows = [
+                {each.name: zoned(row[index], each.dataType) for index, each in enumerate(result.schema)}
+                for row in result.toLocalIterator()
+            ]
         finally:
             spark.stop()
     print_rows(rows, result.columns, as_json=as_json, as_csv=as_csv)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -32,23 +33,37 @@ ATTEMPTS = 10
 )
 @storage_options
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @config_file
 def command(
-    lake: str, topics: str | None, older_than: int, storage_texts: tuple[str, ...], dry_run: bool
+    lake: str, topics: str | None, older_than: int, storage_texts: tuple[str, ...], dry_run: bool, yes: bool
 ) -> None:
     """Remove archived records that are older, by their own timestamps, from the start of each partition.
 
     Records that were archived together are dropped together, and only if everything before them is dropped as well, as
-    with Kafka's segments. korvet lake vacuum removes the files.
+    with Kafka's segments. korvet lake vacuum removes the files. At a terminal, the command asks for confirmation;
+    elsewhere an age of 0 needs --yes, since it empties the tables.
     """
     location = parsed_location(lake, storage_texts)
     cutoff_ms = time.time_ns() // 1_000_000 - older_than
-    for name in archives(location, topics):
+    names = archives(location, topics)
+    if not (yes or dry_run):
+        confirm(names, older_than)
+    for name in names:
         starts = retained(location, name, cutoff_ms, dry_run=dry_run)
         for partition, start in starts.items():
             click.echo(f"{name}-{partition} {'would begin' if dry_run else 'begins'} at offset {start}")
         if not starts:
             click.echo(f"{name}: nothing is that old")
+
+
+def confirm(names: list[str], older_than: int) -> None:
+    """Ask for confirmation at a terminal. Raises UsageError elsewhere if all records would be dropped."""
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        age = f"{older_than / 1000:,g} s" if older_than else "0, which is all of them"
+        click.confirm(f"Drop archived records older than {age} from {', '.join(names)}?", abort=True)
+    elif not older_than:
+        raise click.UsageError("--older-than 0 drops all archived records; confirm this with --yes.")
 
 
 def retained(location: Location, topic: str, cutoff_ms: int, *, dry_run: bool) -> dict[int, int]:

@@ -15,11 +15,16 @@ MOST_INDEXES = 100
 
 def schema_id(value: bytes) -> int:
     """Return the schema id of a value. Raises Unfit."""
-    if len(value) < HEADER_BYTES or value[0] != MAGIC:
+    if not looks_framed(value):
         raise Unfit(
             f"does not begin with 0 and a schema's id, but with {value[:HEADER_BYTES].hex(' ') or 'nothing'}"
         )
     return int.from_bytes(value[1:HEADER_BYTES], "big")
+
+
+def looks_framed(value: bytes) -> bool:
+    """Return True if the value begins as a framed one does."""
+    return len(value) >= HEADER_BYTES and value[0] == MAGIC
 
 
 def message_indexes(value: bytes) -> tuple[tuple[int, ...], int]:

@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import orjson
 import pyarrow as pa
 
-from korvet.pipeline.decoding.leaves import Faults, Number, Row, shown
+from korvet.pipeline.decoding.confluent import looks_framed
+from korvet.pipeline.decoding.leaves import Faults, Number, Row, Unfit, shown
+
+FRAMED_HINT = "; it begins with 0 and an id, as values with a registry's schema do: give registry, or framing"
 
 
-def objects(values: Sequence[bytes | None], faults: Faults, *, as_written: bool = False) -> list[Row | None]:
+Load = Callable[[bytes], Any]
+
+
+def objects(
+    values: Sequence[bytes | None],
+    faults: Faults,
+    *,
+    as_written: bool = False,
+    unframed: Load | None = None,
+) -> list[Row | None]:
     """Return the object in each value; None for a null value and for a bad one, which is added to `faults`.
 
-    With `as_written`, numbers keep their text (`Number`), so that decimals and strings lose no digit.
+    With `as_written`, numbers keep their text (`Number`), so that decimals and strings lose no digit. `unframed`
+    returns the JSON in a framed value, or raises Unfit.
     """
-    load = numbers_as_written if as_written else orjson.loads
+    load: Load = numbers_as_written if as_written else orjson.loads
     rows: list[Row | None] = []
     for number, value in enumerate(values):
         row = None
         if value is not None:
             try:
-                row = load(value)
+                row = load(value if unframed is None else unframed(value))
+            except Unfit as fault:
+                faults.add(number, "$", str(fault))
             except (ValueError, RecursionError) as error:
-                faults.add(number, "$", f"is not JSON: {describe(error)}")
+                hint = FRAMED_HINT if unframed is None and looks_framed(value) else ""
+                faults.add(number, "$", f"is not JSON: {describe(error)}{hint}")
             else:
                 if type(row) is not dict:
                     faults.add(number, "$", f"{shown(row)} is not an object")

@@ -12,6 +12,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Literal
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
 
@@ -75,6 +76,7 @@ class Reading:
     unknown: Unknown = "drop"
     timestamps: Timestamps = "iso"
     truncate_nanoseconds: bool = False
+    exact_floats: bool = False  # a float column takes only values that it can hold without rounding
     escaped_names: bool = False  # names of columns are those of fields, escaped by `column_name`
 
 
@@ -94,7 +96,9 @@ def leaf_column(
     own_types, exact = LEAVES[kind.id]
     if set(map(type, values)) <= own_types:
         try:
-            return pa.array(values, kind)
+            array = pa.array(values, kind)
+            if not (reading.exact_floats and pa.types.is_float32(kind) and is_rounded(array, values)):
+                return array
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
             pass  # a value is out of range; the loop below finds it
     fitting = []
@@ -105,6 +109,12 @@ def leaf_column(
             faults.add(number, path, str(fault))
             fitting.append(None)
     return pa.array(fitting, kind)
+
+
+def is_rounded(array: pa.Array, values: Sequence[Any]) -> bool:
+    """Return True if a float array differs from the doubles that it was made of."""
+    doubles = np.array([np.nan if value is None else value for value in values], np.float64)
+    return not np.array_equal(array.to_numpy(zero_copy_only=False), doubles, equal_nan=True)
 
 
 def exact_integer(value: Any, kind: pa.DataType, _reading: Reading) -> int:
@@ -118,7 +128,7 @@ def exact_integer(value: Any, kind: pa.DataType, _reading: Reading) -> int:
     return value
 
 
-def exact_double(value: Any, kind: pa.DataType, _reading: Reading) -> float:
+def exact_double(value: Any, kind: pa.DataType, reading: Reading) -> float:
     """Return a double. Text with a point is rounded as JSON readers do; an integer must be exactly representable."""
     if type(value) is Number:
         value = int(value) if INTEGER.fullmatch(value) else float(value)
@@ -137,6 +147,8 @@ def exact_double(value: Any, kind: pa.DataType, _reading: Reading) -> float:
             struct.pack(">f", value)
         except OverflowError:
             raise Unfit(f"{shown(value)} is out of range of {named(kind)}") from None
+        if reading.exact_floats and value == value and float(np.float32(value)) != value:  # noqa: PLR0124  not a NaN
+            raise Unfit(f"{shown(value)} has more digits than {named(kind)} can hold")
     return value
 
 

@@ -5,6 +5,7 @@ The compiler is protoc, from grpcio-tools. It runs as a separate process because
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from korvet.pipeline.decoding.registry import Registry, Schema
 
 COMPILE_TIMEOUT_S = 60
 MAIN = "korvet_main.proto"
+WARNING = re.compile(r"\bwarning:|\[libprotobuf WARNING|^W\d{4} |^warning", re.IGNORECASE)
 
 SCALARS = {
     FieldDescriptor.TYPE_DOUBLE: pa.float64(),
@@ -111,9 +113,15 @@ def compiled(name: str, folder: Path, name_in_errors: str) -> bytes:
         except subprocess.TimeoutExpired:
             raise SchemaFault(f"{name_in_errors} does not compile within {COMPILE_TIMEOUT_S} s") from None
         if done.returncode:
-            reason = done.stderr.strip().splitlines() or ["protoc printed nothing"]
-            raise SchemaFault(f"{name_in_errors} does not compile: {reason[0].removeprefix(f'{folder}/')}")
+            raise SchemaFault(f"{name_in_errors} does not compile: {first_error(done.stderr, folder)}")
         return target.read_bytes()
+
+
+def first_error(printed: str, folder: Path) -> str:
+    """Return the first line of protoc's output that is not a warning."""
+    lines = [line for line in printed.splitlines() if line.strip()]
+    errors = [line for line in lines if not WARNING.search(line)] or lines or ["protoc printed nothing"]
+    return errors[0].removeprefix(f"{folder}/")
 
 
 @cache

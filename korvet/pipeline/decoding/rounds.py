@@ -7,6 +7,7 @@ completes the interrupted one (see `planning`). The tables hold all state.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
@@ -38,6 +39,8 @@ from korvet.pipeline.decoding.slices import (
 )
 from korvet.pipeline.decoding.specification import Specification
 from korvet.pipeline.decoding.tables import DLQ, TYPED, DecodedTable, Part, Span
+
+log = logging.getLogger(__name__)
 
 # Bytes of archived files per commit.
 COMMIT_BYTES = 4 * 1024**3
@@ -91,6 +94,7 @@ class Decoding:
     on_step: Callable[[str], None] = lambda _: None
     _archive: LakeTable | None = field(default=None, init=False)
     _ends: Mapping[int, int] | None = field(default=None, init=False)
+    _noted: set[str] = field(factory=set, init=False)
 
     def round(self) -> RoundResult | None:
         """Run one round. Return its result, or None if there was nothing to do.
@@ -109,7 +113,7 @@ class Decoding:
         if dlq is None and self.keeps_bad:
             dlq = DecodedTable.create(self.dlq_location, DLQ, archive.topic, archive.topic_id, DLQ_SCHEMA)
         outcome = self._decode(archive, plan, decoder, dlq, slices)
-        self._commit(plan, typed, dlq, outcome)
+        self._commit(plan, typed, dlq, outcome, has_framed_keys=decoder.has_framed_keys)
         return RoundResult(outcome, plan.behind, plan.spans, added)
 
     def preview(self) -> Preview:
@@ -186,7 +190,13 @@ class Decoding:
             raise WrongTable(
                 f"{typed.location} was made {'without' if self.specification.upsert else 'for'} upsert."
             )
-        return schemas.united(decoder, list(typed.schema))
+        return schemas.united(decoder, list(typed.schema), self._note)
+
+    def _note(self, text: str) -> None:
+        """Log a line about the topic, once."""
+        if text not in self._noted:
+            self._noted.add(text)
+            log.warning("%s: %s", self.specification.topic, text)
 
     def _with_columns(
         self,
@@ -293,7 +303,15 @@ class Decoding:
             raise BadRow(total.faults[0])
         return total
 
-    def _commit(self, plan: Plan, typed: DecodedTable, dlq: DecodedTable | None, outcome: Outcome) -> None:
+    def _commit(
+        self,
+        plan: Plan,
+        typed: DecodedTable,
+        dlq: DecodedTable | None,
+        outcome: Outcome,
+        *,
+        has_framed_keys: bool,
+    ) -> None:
         """Commit the bad rows, then the typed rows. Raises CommitConflict, OutOfOrder, Unreachable."""
         self.on_step("before commit")
         if dlq is not None and plan.behind == "typed":
@@ -303,14 +321,16 @@ class Decoding:
             dlq.commit(plan.spans, outcome.dlq_parts)
         self.on_step("between commits")
         if plan.behind != "dlq":
-            self._commit_typed(typed, plan.spans, outcome.typed_parts)
+            self._commit_typed(typed, plan.spans, outcome.typed_parts, has_framed_keys=has_framed_keys)
         self.on_step("after commit")
 
-    def _commit_typed(self, typed: DecodedTable, spans: Sequence[Span], parts: Sequence[Part]) -> None:
+    def _commit_typed(
+        self, typed: DecodedTable, spans: Sequence[Span], parts: Sequence[Part], *, has_framed_keys: bool
+    ) -> None:
         if not self.specification.upsert:
             typed.commit(spans, parts)
             return
-        upserting.merge(typed, spans, parts)
+        upserting.merge(typed, spans, parts, has_framed_keys=has_framed_keys)
         folders = {part.path.rpartition("/")[0] for part in parts}
         for folder in folders:
             upserting.sweep(typed.location, folder)

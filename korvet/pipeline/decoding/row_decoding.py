@@ -24,10 +24,12 @@ from korvet.pipeline.decoding.columns import (
     TIMESTAMP,
     struct_columns,
 )
+from korvet.pipeline.decoding.confluent import HEADER_BYTES, looks_framed, schema_id
 from korvet.pipeline.decoding.inference import Wanted, wanted
 from korvet.pipeline.decoding.json_values import needs_numbers_as_written, objects
 from korvet.pipeline.decoding.leaves import Faults, Row, Unfit
 from korvet.pipeline.decoding.names import field_name
+from korvet.pipeline.decoding.registry import NotRegistered, Registry
 from korvet.pipeline.decoding.reshaping import flatten, rename, unwrap
 from korvet.pipeline.decoding.specification import DAYS, Specification
 
@@ -39,13 +41,31 @@ DLQ_SCHEMA = FILE_SCHEMA.append(ERROR)
 
 @frozen
 class JsonValues:
-    """Reader of JSON objects. With `as_written`, numbers keep their text."""
+    """Reader of JSON objects. With `as_written`, numbers keep their text.
+
+    With `is_framed`, values have the framing of Confluent's clients. If there is a registry, it must know their ids.
+    """
 
     as_written: bool = False
+    is_framed: bool = False
+    registry: Registry | None = None
 
     def objects(self, values: Sequence[bytes | None], faults: Faults) -> list[Row | None]:
         """Return the objects of values; see `json_values.objects`."""
-        return objects(values, faults, as_written=self.as_written)
+        unframed = self.unframed if self.is_framed else None
+        return objects(values, faults, as_written=self.as_written, unframed=unframed)
+
+    def unframed(self, value: bytes) -> bytes:
+        """Return the JSON in a framed value. Raises Unfit, RegistryError."""
+        number = schema_id(value)
+        if self.registry is not None:
+            try:
+                kind = self.registry.by_id(number).kind
+            except NotRegistered as error:
+                raise Unfit(str(error)) from None
+            if kind != "JSON":
+                raise Unfit(f"schema {number} is one for {kind}, not for JSON")
+        return value[HEADER_BYTES:]
 
 
 @frozen
@@ -58,11 +78,15 @@ class Decoder:
     specification: Specification
     fields: tuple[pa.Field, ...]
     values: Any
+    #: True if keys have the framing of Confluent's clients. Only upsert reads keys.
+    has_framed_keys: bool = False
 
     @classmethod
     def for_json(cls, specification: Specification, fields: Sequence[pa.Field]) -> Decoder:
         exactly = specification.numbers == "string" or needs_numbers_as_written(fields)
-        return cls(specification, tuple(fields), JsonValues(exactly))
+        registry = None if specification.registry is None else Registry(specification.registry)
+        values = JsonValues(exactly, specification.framing == "confluent", registry)
+        return cls(specification, tuple(fields), values)
 
     @property
     def schema(self) -> pa.Schema:
@@ -171,6 +195,8 @@ def decode(decoder: Decoder, archived: pa.Table, known_bad: Collection[tuple[int
     specification = decoder.specification
     if specification.upsert:
         refuse_without_key(archived, faults)
+        if decoder.has_framed_keys:
+            refuse_unframed_keys(archived, faults)
     columns = dict(zip((one.name for one in decoder.fields), arrays, strict=True))
     refuse_empty_partition_values(decoder, columns, faults)
     bad = sorted(faults.by_row)
@@ -238,6 +264,12 @@ def refuse_without_key(archived: pa.Table, faults: Faults) -> None:
     for number, key in enumerate(archived.column("key").to_pylist()):
         if key is None:
             faults.add(number, "key", "is null, and upsert goes by it")
+
+
+def refuse_unframed_keys(archived: pa.Table, faults: Faults) -> None:
+    for number, key in enumerate(archived.column("key").to_pylist()):
+        if key is not None and not looks_framed(key):
+            faults.add(number, "key", "has no schema id, and the registry has a schema for the topic's keys")
 
 
 def refuse_empty_partition_values(decoder: Decoder, columns: dict[str, pa.Array], faults: Faults) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import attrs
@@ -31,7 +31,18 @@ def decoder_of(specification: Specification) -> Decoder:
         specification
     )
     refuse_unfit(made)
-    return made
+    return attrs.evolve(made, has_framed_keys=has_framed_keys(specification))
+
+
+def has_framed_keys(specification: Specification) -> bool:
+    """Return True if upsert has to compare keys without their framing. Raises RegistryError."""
+    if not (specification.upsert and specification.registry and specification.framing == "confluent"):
+        return False
+    try:
+        Registry(specification.registry).latest(f"{specification.topic}-key")
+    except NotRegistered:
+        return False
+    return True
 
 
 def json_decoder(specification: Specification) -> Decoder:
@@ -173,7 +184,8 @@ def reshaped_fields(specification: Specification, fields: Sequence[pa.Field]) ->
 def with_fields(decoder: Decoder, fields: Sequence[pa.Field]) -> Decoder:
     """Return the same decoder with other columns."""
     if decoder.specification.format == "json":
-        return Decoder.for_json(decoder.specification, fields)
+        made = Decoder.for_json(decoder.specification, fields)
+        return attrs.evolve(made, has_framed_keys=decoder.has_framed_keys)
     return attrs.evolve(decoder, fields=tuple(fields))
 
 
@@ -218,44 +230,62 @@ def refuse_partitioning(decoder: Decoder) -> None:
         raise SchemaFault("partition_by: at least one column must remain.")
 
 
-def united(decoder: Decoder, table: Sequence[pa.Field]) -> Decoder:
+Note = Callable[[str], None]
+
+
+def united(decoder: Decoder, table: Sequence[pa.Field], note: Note) -> Decoder:
     """Return the decoder for an existing table: the schema's columns, and with inference those of the table.
 
-    Without inference, columns that only the table has stay null. Raises WrongTable for a column of another type.
+    Without inference, columns that only the table has stay null. If a schema's number type is wider or narrower than
+    the column's, the column keeps its type; `note` is called for a narrower column. Raises WrongTable for a column of
+    another type.
     """
     there = {one.name.lower(): one for one in table if one.name not in RESERVED}
     evolving = decoder.specification.unknown == "add" or not decoder.fields
     fields = []
     for one in decoder.fields:
         known = there.pop(one.name.lower(), None)
-        fields.append(one if known is None else same_column(one, known))
+        fields.append(one if known is None else same_column(one, known, note))
     return with_fields(decoder, [*fields, *there.values()] if evolving else fields)
 
 
-def same_column(one: pa.Field, known: pa.Field) -> pa.Field:
+def same_column(one: pa.Field, known: pa.Field, note: Note) -> pa.Field:
     """Return the schema's column, extended by nested fields that only the table's column has. Raises WrongTable."""
     if one.name != known.name:
         raise WrongTable(f"Column {one.name} is {known.name} in the table; case does not count: use rename.")
-    return one.with_type(united_type(one.type, known.type, f"$.{one.name}"))
+    return one.with_type(united_type(one.type, known.type, f"$.{one.name}", note))
 
 
-def united_type(kind: pa.DataType, known: pa.DataType, path: str) -> pa.DataType:
+def united_type(kind: pa.DataType, known: pa.DataType, path: str, note: Note) -> pa.DataType:
     if pa.types.is_struct(kind) and pa.types.is_struct(known):
         inside = {one.name: one for one in known}
         fields = []
         for one in kind:
             there = inside.pop(one.name, None)
-            whole = one.type if there is None else united_type(one.type, there.type, f"{path}.{one.name}")
+            whole = (
+                one.type if there is None else united_type(one.type, there.type, f"{path}.{one.name}", note)
+            )
             fields.append(one.with_type(whole))
         return pa.struct([*fields, *inside.values()])
     if pa.types.is_list(kind) and pa.types.is_list(known):
-        return pa.list_(united_type(kind.value_type, known.value_type, f"{path}[]"))
+        return pa.list_(united_type(kind.value_type, known.value_type, f"{path}[]", note))
+    if are_both(kind, known, pa.types.is_signed_integer) or are_both(kind, known, pa.types.is_floating):
+        if known.bit_width < kind.bit_width:
+            note(
+                f"{path} is {named(known)} in the table and {named(kind)} in the schema: values that fit "
+                f"{named(known)} are written, and others are bad rows; decode to another table for all of them"
+            )
+        return known
     if plain_nullable(kind) != plain_nullable(known):
         raise WrongTable(
             f"{path} is {named(known)} in the table and {named(kind)} in the schema; tables do not change types: "
             "give the field another name with rename, or decode to another table."
         )
     return kind
+
+
+def are_both(one: pa.DataType, other: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
+    return is_kind(one) and is_kind(other)
 
 
 def plain_nullable(kind: pa.DataType) -> str:

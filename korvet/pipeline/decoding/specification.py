@@ -47,8 +47,8 @@ FIRST_SECTIONS = ("defaults", "topics")
 class Specification:
     """Settings for decoding the values of one topic to a typed table.
 
-    At most one source of a schema (`schema`, `schema_file`, `registry`) may be given. Without one, the schema of JSON
-    is inferred: first from a sample; once the table exists, from its columns.
+    At most one source of a schema (`schema`, `schema_file`, `registry`) may be given. The schema of JSON does not come
+    from a registry. Without one it is inferred: first from a sample; once the table exists, from its columns.
     """
 
     topic: str
@@ -90,7 +90,14 @@ class Specification:
 
     @property
     def reading(self) -> Reading:
-        return Reading(self.unknown, self.timestamps, self.truncate_nanoseconds, self.format == "json")
+        is_json = self.format == "json"
+        return Reading(
+            self.unknown,
+            self.timestamps,
+            self.truncate_nanoseconds,
+            exact_floats=not is_json,
+            escaped_names=is_json,
+        )
 
     def faults(self) -> Iterator[tuple[str, str]]:
         """Yield settings that contradict each other, as (name, reason)."""
@@ -99,8 +106,8 @@ class Specification:
             yield "schema", "is given twice: as schema and as schema_file"
         if self.format != "json":
             yield from self._faults_of_binary_formats(given)
-        elif self.registry:
-            yield "registry", "is for avro and protobuf; JSON takes schema, schema_file or neither"
+        elif self.registry and self.framing == "none":
+            yield "framing", "'none' does not go with registry, which JSON needs only for framed values"
         if self.numbers != "long" and self.format != "json":
             yield "numbers", "is for json: schemas of avro and protobuf define their number types"
         if self.message and self.format != "protobuf":

@@ -1,5 +1,8 @@
 """Upsert: the typed table keeps the latest row of each key, and no row of a deleted key.
 
+Keys are compared by their bytes. If the registry has a schema for the topic's keys, they are compared without their
+framing, since the same key has another schema id after the schema has changed.
+
 Rows are staged as files in a hidden folder of the table. deltalake merges them in this process, in one commit with the
 decoded offsets. Among rows of one partition, the greatest offset wins. If a key moved to another partition (partitions
 were added), the later timestamp wins.
@@ -21,6 +24,7 @@ from korvet.lake.errors import CommitConflict
 from korvet.lake.location import Location
 from korvet.lake.table import store_errors
 from korvet.pipeline.decoding.columns import DELETED, KEY, OFFSET, PARTITION, TIMESTAMP
+from korvet.pipeline.decoding.confluent import HEADER_BYTES
 from korvet.pipeline.decoding.tables import DecodedTable, Part, Span
 
 STAGING = "_korvet_staging"
@@ -31,6 +35,10 @@ NEWER = (
     f's."{PARTITION}" = t."{PARTITION}" AND s."{OFFSET}" > t."{OFFSET}" OR s."{PARTITION}" <> t."{PARTITION}" AND '
     f'(s."{TIMESTAMP}" IS NULL OR t."{TIMESTAMP}" IS NULL OR s."{TIMESTAMP}" >= t."{TIMESTAMP}")'
 )
+
+
+# Hexadecimal digits, because SQL's substr is for text.
+SAME_PAYLOAD = " = ".join(f"substr(encode({each}.\"{KEY}\", 'hex'), {2 * HEADER_BYTES + 1})" for each in "ts")
 
 
 def new_folder() -> str:
@@ -51,12 +59,14 @@ def sweep(location: Location, folder: str | None = None) -> None:
                 location.delete_folder(f"{STAGING}/{info.base_name}")
 
 
-def merge(table: DecodedTable, spans: Sequence[Span], parts: Sequence[Part]) -> DecodedTable:
+def merge(
+    table: DecodedTable, spans: Sequence[Span], parts: Sequence[Part], *, has_framed_keys: bool = False
+) -> DecodedTable:
     """Merge staged rows and advance the decoded offsets in one commit. Return the snapshot with this commit.
 
     Raises OutOfOrder, CommitConflict, Unreachable. Then nothing was committed, as far as can be determined.
     """
-    rows = latest(staged(table.location, parts)) if parts else None
+    rows = latest(staged(table.location, parts), has_framed_keys=has_framed_keys) if parts else None
     if rows is None or not rows.num_rows:
         return table.commit(spans, ())
     properties, commit_id = table.properties(spans)
@@ -64,7 +74,7 @@ def merge(table: DecodedTable, spans: Sequence[Span], parts: Sequence[Part]) -> 
     merger = (
         table.delta.merge(
             rows,
-            f't."{KEY}" = s."{KEY}"',
+            SAME_PAYLOAD if has_framed_keys else f't."{KEY}" = s."{KEY}"',
             source_alias="s",
             target_alias="t",
             commit_properties=properties,
@@ -101,9 +111,11 @@ def staged(location: Location, parts: Sequence[Part]) -> pa.Table:
     return pa.concat_tables([pq.read_table(path, filesystem=filesystem, partitioning=None) for path in paths])
 
 
-def latest(rows: pa.Table) -> pa.Table:
+def latest(rows: pa.Table, *, has_framed_keys: bool = False) -> pa.Table:
     """Return the last row of each key: within a partition by offset, between partitions by timestamp."""
     order = rows.select([KEY, PARTITION, OFFSET, TIMESTAMP]).to_pandas()
+    if has_framed_keys:
+        order[KEY] = order[KEY].str[HEADER_BYTES:]
     order = order.sort_values([PARTITION, OFFSET]).drop_duplicates([KEY, PARTITION], keep="last")
     order = order.sort_values([TIMESTAMP, PARTITION], na_position="first").drop_duplicates([KEY], keep="last")
     return rows.take(pa.array(order.index.sort_values().to_numpy(), pa.int64()))

@@ -1,0 +1,84 @@
+"""Producer ids and sequences for writing: a batch that is sent again is stored once, and in its order (KIP-98).
+
+A task takes a producer id from a pool of its process and returns it when all batches are acknowledged. A broker
+remembers every producer id for a day, so a stream must not use a new one in each of its tasks.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from attrs import define, field
+
+from korvet.client import Client, TopicPartition
+from korvet.client.cluster import error_about
+from korvet.lake.encoding import Producing
+from korvet.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+SEQUENCES = 2**31
+# An idle producer id is dropped after this time, long before brokers forget it.
+IDLE_LIMIT_S = 600.0
+
+
+@define(eq=False)
+class Producer:
+    """A producer id, and the next sequence of each partition. At most one batch of a partition is in flight."""
+
+    producer_id: int
+    epoch: int
+    _sequences: dict[TopicPartition, int] = field(factory=dict, init=False)
+    idle_since_s: float = field(default=0.0, init=False)
+
+    def next(self, tp: TopicPartition) -> Producing:
+        """Return the producer fields of the partition's next batch. They change when a batch is acknowledged."""
+        return Producing(self.producer_id, self.epoch, self._sequences.get(tp, 0))
+
+    def acknowledged(self, tp: TopicPartition, count: int) -> None:
+        """Count the records of a batch that is stored."""
+        self._sequences[tp] = (self._sequences.get(tp, 0) + count) % SEQUENCES
+
+
+async def new_producer(client: Client) -> Producer:
+    """Request a new producer id. Raises KafkaError."""
+
+    async def attempt() -> InitProducerIdResponse:
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        answer = await client.request(request, InitProducerIdResponse)
+        if answer.error_code:
+            raise error_about(answer.error_code, "InitProducerId")
+        return answer
+
+    answer = await client.retrying(attempt)
+    return Producer(answer.producer_id, answer.producer_epoch)
+
+
+@define(eq=False)
+class ProducerPool:
+    """The idle producers of this process, by cluster id."""
+
+    _idle: dict[str | None, list[Producer]] = field(factory=dict, init=False)
+    _lock: threading.Lock = field(factory=threading.Lock, init=False)
+
+    @asynccontextmanager
+    async def producer(self, client: Client) -> AsyncIterator[Producer]:
+        """Yield a producer for the block. After an exception it is not used again: a batch may be outstanding."""
+        producer = self._taken(client.cluster_id) or await new_producer(client)
+        yield producer
+        producer.idle_since_s = time.monotonic()
+        with self._lock:
+            self._idle.setdefault(client.cluster_id, []).append(producer)
+
+    def _taken(self, cluster_id: str | None) -> Producer | None:
+        with self._lock:
+            idle = self._idle.get(cluster_id, [])
+            producer = idle.pop() if idle else None
+            if producer is None or time.monotonic() - producer.idle_since_s < IDLE_LIMIT_S:
+                return producer
+            idle.clear()  # the others have been idle for longer
+            return None
+
+
+POOL = ProducerPool()
