@@ -46,6 +46,25 @@ def test_readme_lists_the_served_apis() -> None:
     assert table == api_table(), "run: .venv/bin/python -m tests.test_house"
 
 
+@pytest.mark.parametrize(
+    "key, words", [(24, "Transactions"), (68, "new protocol"), (76, "share groups"), (71, "telemetry")]
+)
+def test_readme_names_as_not_implemented_what_has_no_api(key: int, words: str) -> None:
+    section = (
+        README.read_text(encoding="utf-8").partition("## Not implemented yet\n")[2].partition("\n## ")[0]
+    )
+
+    assert (key in APIS) != (words in section)
+
+
+def test_readme_does_not_call_a_served_storage_not_implemented() -> None:
+    readme = README.read_text(encoding="utf-8")
+    section = readme.partition("## Not implemented yet\n")[2].partition("\n## ")[0]
+
+    assert "korvet serve --storage redis+cluster://" in readme
+    assert not re.search("cluster|sentinel|tls|sasl", section, re.IGNORECASE)
+
+
 def test_every_api_has_message_handler_and_test_modules_of_the_same_name() -> None:
     names = [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", api.name).lower() for api in APIS.values()]
     folders = ["korvet/protocol/messages/{}.py", "korvet/handlers/{}.py", "tests/handlers/test_{}.py"]

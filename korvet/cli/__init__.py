@@ -56,7 +56,7 @@ COMMANDS = {
 )
 @click.version_option(__version__, message="korvet %(version)s")
 def program() -> None:
-    """A broker that speaks the Kafka protocol and keeps its data in Redis Streams, or in memory.
+    """Run and use a broker that speaks the Kafka protocol and keeps its data in Redis Streams, or in memory.
 
     `korvet serve` starts one. The other commands work against any Kafka: korvet topics list
     --bootstrap-servers broker:9092, or KORVET_BOOTSTRAP_SERVERS=broker:9092.

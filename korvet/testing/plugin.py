@@ -31,31 +31,31 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def korvet_storage() -> str:
-    """The storage of korvet's brokers: memory, embedded (a private Valkey), or any storage URL."""
+    """Return the storage of korvet's brokers: memory, embedded (a private Valkey), or any storage URL."""
     return "memory"
 
 
 @pytest.fixture(scope="session")
 def korvet_settings() -> Mapping[str, str]:
-    """Settings of korvet's brokers by name, such as {"num.partitions": "3"}."""
+    """Return the settings of korvet's brokers by name, such as {"num.partitions": "3"}."""
     return {}
 
 
 @pytest.fixture
 def korvet_broker(korvet_storage: str, korvet_settings: Mapping[str, str]) -> Iterator[RunningBroker]:
-    """A new Kafka broker for this test (korvet)."""
+    """Provide a new Kafka broker for this test (korvet)."""
     yield from broker(korvet_storage, korvet_settings)
 
 
 @pytest.fixture(scope="module")
 def korvet_module_broker(korvet_storage: str, korvet_settings: Mapping[str, str]) -> Iterator[RunningBroker]:
-    """A Kafka broker that the tests of a module share (korvet)."""
+    """Provide a Kafka broker that the tests of a module share (korvet)."""
     yield from broker(korvet_storage, korvet_settings)
 
 
 @pytest.fixture(scope="session")
 def korvet_session_broker(korvet_storage: str, korvet_settings: Mapping[str, str]) -> Iterator[RunningBroker]:
-    """A Kafka broker that all tests share (korvet)."""
+    """Provide a Kafka broker that all tests share (korvet)."""
     yield from broker(korvet_storage, korvet_settings)
 
 

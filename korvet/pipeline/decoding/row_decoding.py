@@ -94,7 +94,7 @@ class Decoder:
         return pa.schema([*self.fields, *own_fields(self.specification)])
 
     def partition_columns(self) -> tuple[str, ...]:
-        """The typed table's partition columns."""
+        """Return the names of the typed table's partition columns."""
         return tuple(DATE if name == DAYS else name for name in self.specification.partition_by)
 
 

@@ -42,7 +42,7 @@ class CompactionContract(Contract):
 
     @pytest.fixture
     async def compacting(self, storage: Storage, environment: Environment) -> TopicPartition:
-        """A partition that every call compacts if it has new records."""
+        """Return a partition that every call compacts if it has new records."""
         return await topic_with(storage, environment, AT_ONCE)
 
     async def test_last_record_of_each_key_keeps_its_offset(

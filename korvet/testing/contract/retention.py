@@ -20,7 +20,7 @@ class RetentionContract(Contract):
 
     @pytest.fixture
     async def eager(self, environment: Environment) -> AsyncIterator[Storage]:
-        """A storage without a minimum age for retention."""
+        """Yield a storage without a minimum age for retention."""
         async with environment.open(StorageDefaults(retention_check_interval_ms=0)) as storage:
             yield storage
 
