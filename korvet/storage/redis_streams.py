@@ -202,7 +202,7 @@ class RedisStreamsStorage(Storage):
             self._document_watches.wake(kind.decode(errors="replace"))
             return
         name = change.get(b"topic", b"").decode(errors="replace")
-        self._catalogue.forget_topic(name)
+        self._catalogue.forget_topic(name, change.get(b"version", b""))
         prefix = self._keyspace.stream_prefix(name)
         self._watcher.forget(key for key in self._watcher.watched() if key.startswith(prefix))
 
@@ -243,16 +243,21 @@ class RedisStreamsStorage(Storage):
         return await self._catalogue.find_by_id(topic_id)
 
     async def create_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
-        return await self._catalogue.create(name, partitions, settings)
+        created = await self._catalogue.create(name, partitions, settings)
+        await self._partitions.create_states(created)
+        return created.topic
 
     async def alter_topic(
         self, topic: Topic, *, partitions: int | None = None, settings: Mapping[str, str] | None = None
     ) -> Topic:
         try:
-            return await self._catalogue.alter(topic, partitions, settings)
+            altered = await self._catalogue.alter(topic, partitions, settings)
         except DocumentConflict:
             await self._catalogue.reload(topic.name)  # another attempt begins with the present version
             raise
+        if altered.topic.partitions > topic.partitions:
+            await self._partitions.create_states(altered, topic.partitions)
+        return altered.topic
 
     async def delete_topic(self, topic: Topic) -> None:
         deleted = await self._catalogue.delete(topic)

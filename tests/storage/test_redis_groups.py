@@ -47,7 +47,7 @@ class Store:
     settings: dict[str, str]
 
     async def create(self, name: str = "orders", partitions: int = 1) -> Topic:
-        return await self.catalogue.create(name, partitions, self.settings)
+        return (await self.catalogue.create(name, partitions, self.settings)).topic
 
     async def delete(self, topic: Topic) -> None:
         deleted = await self.catalogue.delete(topic)

@@ -257,13 +257,15 @@ class Partition:
         if known is None or (leader_epoch, next_offset) > (known.leader_epoch, known.next_offset):
             self.known = Known(leader_epoch, next_offset, next_id)
 
-    def may_have_lost(self, state: PartitionState, run_id: bytes) -> bool:
+    @staticmethod
+    def may_have_lost(state: PartitionState, run_id: bytes, known: Known | None) -> bool:
         """Return True if the server with that `run_id` may have lost acknowledged records of the present leader epoch.
+
+        `known` is the log's end as it was cached when the state was requested.
 
         Every server process but the one in which that epoch began may have lost some. A server whose leader epoch is
         lower than before has lost that epoch: clients may have it already.
         """
-        known = self.known
         if run_id not in (b"", state.server):
             return True
         if known is None or known.leader_epoch < state.leader_epoch:
