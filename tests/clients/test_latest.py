@@ -34,7 +34,7 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     return event
 
 
-# Of several brokers, another one than the leader may answer the request in between.
+# With several brokers, the request in between may go to another broker than the leader.
 @pytest.mark.parametrize("broker", STORAGES[:2], indirect=True, ids=lambda storage: storage.id)
 def test_consumers_at_latest_receive_what_is_produced_after_their_first_request(
     broker: KorvetProcess, topic: str, listed: asyncio.Event

@@ -20,6 +20,7 @@ from korvet.storage.redis.client.connection import Script, ScriptCall
 from korvet.storage.redis.client.replies import Argument
 from korvet.storage.redis.damage import Damage
 from korvet.storage.redis.keys import Keyspace
+from korvet.storage.redis.leader_epochs import LeaderEpochs
 from korvet.storage.redis.partition import Partition, PartitionedTopic
 from korvet.storage.redis.scripts import DROP, INIT, SETTLE
 
@@ -41,6 +42,7 @@ class Partitions:
     catalogue: Catalogue
     keyspace: Keyspace
     defaults: StorageDefaults
+    leader_epochs: LeaderEpochs
     damage: Damage = field(factory=Damage)
     _topics: dict[str, PartitionedTopic] = field(factory=dict)
 
@@ -74,7 +76,7 @@ class Partitions:
         return known.partition(tp)
 
     def _partitioned(self, catalogued: CataloguedTopic) -> PartitionedTopic:
-        return PartitionedTopic(*catalogued, self.keyspace, self.defaults)
+        return PartitionedTopic(*catalogued, self.keyspace, self.defaults, self.leader_epochs)
 
     async def has_stream(self, partition: Partition) -> bool:
         """Return True if the partition has a stream; without one, maintenance must not create a state."""
@@ -176,7 +178,9 @@ class Partitions:
     async def settle(self, partition: Partition) -> None:
         """Update the state for entries that other clients added or deleted, in steps of some milliseconds."""
         status = b"rescan"
-        while status == b"rescan":
+        while status in (b"rescan", b"epoch"):
+            if status == b"epoch":
+                await self.leader_epochs.begin(self.redis.run_id(partition.keys.stream))
             (status,) = cast(
                 Answer,
                 await self.redis.run(SETTLE, partition.keys.all, partition.arguments, repeatable=True),

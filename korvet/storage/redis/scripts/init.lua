@@ -47,12 +47,12 @@ if call('EXISTS', stream) == 1 then
   end
 end
 
+local run_id, newest_epoch = match(ARGV[8], '^(%S*) %S+ (%d+)')
 local s = {
   ms = ms, seq = seq, start = lowest, length = 0, entries = entries, bytes = 0, trimmed = 0,
-  largest = 0, skipped = 0, epochs = '0:' .. lowest, checked = 0, chunk_bytes = 0,
+  largest = 0, skipped = 0, epochs = newest_epoch .. ':' .. lowest, checked = 0, chunk_bytes = 0,
   chunk_opened = 0, chunk_appended = 0, chunk_max = NO_TIMESTAMP, stretch_bytes = 0, stretch_max = NO_TIMESTAMP, earliest = earliest, first = '', has_moved = true,
 }
 save(s, 'topic', topic_id, 'created', ARGV[9], 'producers.from', producers_from)
-local run_id = match(ARGV[8], '^%S+')
-if run_id then call('HSET', state_key, 'server', run_id) end
+if run_id ~= '' then call('HSET', state_key, 'server', run_id) end
 return {'ok'}
