@@ -173,8 +173,6 @@ class Broker:
     users: Users = field(repr=False)
     quotas: ClientQuotas = field(repr=False)
     _rules: dict[str, tuple[Topic, TopicRules]] = field(factory=dict, repr=False)
-    # Leader epochs other than 0, as last returned by the store.
-    _leader_epochs: dict[TopicPartition, int] = field(factory=dict, repr=False)
     # Number of partitions of all topics, and the time on the clock of `monotonic` from which they are counted again.
     _partition_count: int = field(default=0, repr=False)
     _is_counted_until: float = field(default=0.0, repr=False)
@@ -216,23 +214,22 @@ class Broker:
         """Return the node id of a partition's leader."""
         return self.membership.leader_id(tp, context.listener_name)
 
-    def leader_epoch(self, tp: TopicPartition) -> int:
-        """Return the leader epoch that the store last returned, or 0."""
-        # Reading it from the store would cost a round trip.
-        return self._leader_epochs.get(tp, 0)
+    @property
+    def leader_epoch(self) -> int:
+        """The leader epoch of all partitions. Clients ignore metadata with a lower one than they have seen."""
+        return self._storage.newest_leader_epoch
 
     def check_leader_epoch(self, tp: TopicPartition, claimed: int, actual: int) -> None:
-        """Compare a client's leader epoch (KIP-320) with the store's epoch, and cache the store's.
+        """Compare a client's leader epoch (KIP-320) with that of the partition's newest records, `actual`.
 
-        Raises FencedLeaderEpoch if the client's epoch is older, UnknownLeaderEpoch if it is newer.
+        Raises FencedLeaderEpoch if the client's epoch is older, UnknownLeaderEpoch if no broker can have returned it.
         """
-        if actual or tp in self._leader_epochs:
-            self._leader_epochs[tp] = actual
-        if claimed in (NO_EPOCH, actual):
+        newest = max(actual, self.leader_epoch)
+        if claimed == NO_EPOCH or actual <= claimed <= newest:
             return
         if claimed < actual:
             raise FencedLeaderEpoch(f"{tp.topic}-{tp.partition} has leader epoch {actual}, not {claimed}")
-        raise UnknownLeaderEpoch(f"{tp.topic}-{tp.partition} has leader epoch {actual}, not yet {claimed}")
+        raise UnknownLeaderEpoch(f"{tp.topic}-{tp.partition} has leader epoch {newest}, not yet {claimed}")
 
     # --- Access to resources ----------------------------------------------------------------------------
 
@@ -415,8 +412,6 @@ class Broker:
         await self.log.forget(topic)
         self._partition_count -= topic.partitions
         self._rules.pop(topic.name, None)
-        for tp in [tp for tp in self._leader_epochs if tp.topic == topic.name]:
-            del self._leader_epochs[tp]
 
     # --- Waiting ----------------------------------------------------------------------------------------
 

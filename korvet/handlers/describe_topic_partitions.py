@@ -144,7 +144,7 @@ def _partition(
     return DescribeTopicPartitionsResponsePartition(
         partition_index=tp.partition,
         leader_id=leader_id,
-        leader_epoch=broker.leader_epoch(tp),
+        leader_epoch=broker.leader_epoch,
         replica_nodes=[leader_id],
         isr_nodes=[leader_id],
         eligible_leader_replicas=[],

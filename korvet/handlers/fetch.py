@@ -345,7 +345,7 @@ class _Fetch:
         )
         if code in LEADER_ERRORS and self.context.version >= 16:
             data.current_leader = LeaderIdAndEpoch(
-                leader_id=self.broker.leader_id(self.context, tp), leader_epoch=self.broker.leader_epoch(tp)
+                leader_id=self.broker.leader_id(self.context, tp), leader_epoch=self.broker.leader_epoch
             )
         return data
 

@@ -248,9 +248,8 @@ class Answer:
 
     def _leaders(self, topic: Topic, numbers: range) -> tuple[Leader, ...]:
         partitions = [TopicPartition(topic.name, number) for number in numbers]
-        return tuple(
-            (self.broker.leader_id(self.context, tp), self.broker.leader_epoch(tp)) for tp in partitions
-        )
+        epoch = self.broker.leader_epoch
+        return tuple((self.broker.leader_id(self.context, tp), epoch) for tp in partitions)
 
     def _encode(self) -> None:
         write = element_writer(MetadataResponse, MetadataResponseTopic, self.context.version)

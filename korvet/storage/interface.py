@@ -222,11 +222,19 @@ class Log(ABC):
     async def seek_max_ts(self, tp: TopicPartition) -> OffsetAndTimestamp | None:
         """Return the first record with the largest timestamp of the log (KIP-734), or None if the log is empty."""
 
+    @property
+    def newest_leader_epoch(self) -> int:
+        """The highest leader epoch of all partitions that this process knows; clients receive it for each of them.
+
+        It never decreases, over all processes that share a store. The epoch of a partition's records may be lower.
+        """
+        return 0
+
     @abstractmethod
     async def epoch_end(self, tp: TopicPartition, leader_epoch: int) -> EpochEnd:
         """Return the largest epoch <= `leader_epoch`, and the offset where the next one began, or the log's end.
 
-        Return (-1, -1) for an epoch that never existed: a negative one, or one above the present one.
+        Return (-1, -1) for an epoch that never existed: a negative one, or one above `newest_leader_epoch`.
         """
 
     @abstractmethod

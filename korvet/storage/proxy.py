@@ -73,6 +73,10 @@ class StorageProxy(Storage):
         return self.storage.measurements()
 
     @property
+    def newest_leader_epoch(self) -> int:
+        return self.storage.newest_leader_epoch
+
+    @property
     def failed_sequences(self) -> FailedSequences:
         return self.storage.failed_sequences
 

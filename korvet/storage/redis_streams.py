@@ -6,6 +6,7 @@ This module joins, opens and closes the parts of `korvet.storage.redis`:
     partition, partitions             the known state of partitions
     layouts, entries, rebuild         record batches to entries and back
     append, append_queue              append; `client.wait_connections` wait for replicas
+    leader_epochs                     the leader epoch that clients receive
     confirmations                     the high watermark if `min.insync.replicas` is above 1
     quorum, promotion                 replicas that a failover by Sentinel may promote
     read, seek                        read, latest; earliest and by time
@@ -71,6 +72,7 @@ from korvet.storage.redis.documents import Documents
 from korvet.storage.redis.groups import SCRIPTS as GROUP_SCRIPTS
 from korvet.storage.redis.groups import Groups
 from korvet.storage.redis.keys import Keyspace
+from korvet.storage.redis.leader_epochs import LeaderEpochs
 from korvet.storage.redis.monitor import Monitors
 from korvet.storage.redis.opening import Server, open_caller, prepare
 from korvet.storage.redis.partitions import Partitions
@@ -114,6 +116,7 @@ async def open_redis_storage(
                 redis, keyspace, defaults, server, nursery, allow_eviction=allow_eviction, fsync=fsync
             )
             await storage.monitor.begin()
+            await storage.leader_epochs.refresh()
             await nursery.start(storage.run)
             nursery.start_soon(storage.monitor.run)
             nursery.start_soon(SentinelWatch(redis.address, storage.monitor.check_soon).run)
@@ -167,7 +170,10 @@ class RedisStreamsStorage(Storage):
         self._statistics = Statistics()
         self._watcher = watcher = new_watcher(redis, keyspace.changes, self._changed)
         self._catalogue = Catalogue(redis, keyspace, defaults)
-        self._partitions = partitions = Partitions(redis, self._catalogue, keyspace, defaults)
+        self.leader_epochs = LeaderEpochs(redis, keyspace, nursery)
+        self._partitions = partitions = Partitions(
+            redis, self._catalogue, keyspace, defaults, self.leader_epochs
+        )
         writer_id = secrets.token_hex(8).encode()
         quorum = None if redis.address.sentinels is None else Quorum(SentinelPanel(redis.address, nursery))
         confirmations = Confirmations(redis, nursery, keyspace.replicas, watcher.confirmed, quorum)
@@ -201,12 +207,16 @@ class RedisStreamsStorage(Storage):
         if change is None:
             self._catalogue.forget()
             self._document_watches.wake_all()
+            self.leader_epochs.refresh_soon()
+            return
+        if b"epochs" in change:
+            self.leader_epochs.refresh_soon()
             return
         if (kind := change.get(b"documents")) is not None:
             self._document_watches.wake(kind.decode(errors="replace"))
             return
         name = change.get(b"topic", b"").decode(errors="replace")
-        self._catalogue.forget_topic(name)
+        self._catalogue.forget_topic(name, change.get(b"version", b""))
         prefix = self._keyspace.stream_prefix(name)
         self._watcher.forget(key for key in self._watcher.watched() if key.startswith(prefix))
 
@@ -247,16 +257,21 @@ class RedisStreamsStorage(Storage):
         return await self._catalogue.find_by_id(topic_id)
 
     async def create_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
-        return await self._catalogue.create(name, partitions, settings)
+        created = await self._catalogue.create(name, partitions, settings)
+        await self._partitions.create_states(created)
+        return created.topic
 
     async def alter_topic(
         self, topic: Topic, *, partitions: int | None = None, settings: Mapping[str, str] | None = None
     ) -> Topic:
         try:
-            return await self._catalogue.alter(topic, partitions, settings)
+            altered = await self._catalogue.alter(topic, partitions, settings)
         except DocumentConflict:
             await self._catalogue.reload(topic.name)  # another attempt begins with the present version
             raise
+        if altered.topic.partitions > topic.partitions:
+            await self._partitions.create_states(altered, topic.partitions)
+        return altered.topic
 
     async def delete_topic(self, topic: Topic) -> None:
         deleted = await self._catalogue.delete(topic)
@@ -332,9 +347,13 @@ class RedisStreamsStorage(Storage):
             return found
         return found if found.offset < (await self.latest(tp)).high_watermark else None
 
+    @property
+    def newest_leader_epoch(self) -> int:
+        return self.leader_epochs.newest
+
     async def epoch_end(self, tp: TopicPartition, leader_epoch: int) -> EpochEnd:
         state = await self._reader.state(tp)
-        if not 0 <= leader_epoch <= state.leader_epoch:
+        if not 0 <= leader_epoch <= self.newest_leader_epoch:
             return EpochEnd(-1, -1)
         starts = [*(each.start_offset for each in state.epochs), state.next_offset]
         earlier = [each.leader_epoch for each in state.epochs if each.leader_epoch <= leader_epoch]

@@ -510,7 +510,8 @@ def at_epoch(broker: Broker, epoch: int, ends: dict[int, EpochEnd]) -> None:
     async def epoch_end(_: TopicPartition, asked: int) -> EpochEnd:
         return ends.get(asked, EpochEnd(-1, -1))
 
-    install(broker, Shim(storage, latest=latest, read=read, epoch_end=epoch_end))
+    verbs: dict[str, Any] = {"latest": latest, "read": read, "epoch_end": epoch_end}
+    install(broker, Shim(storage, **verbs, newest_leader_epoch=epoch))
 
 
 @pytest.mark.parametrize(

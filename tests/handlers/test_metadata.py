@@ -20,7 +20,6 @@ from korvet.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from korvet.protocol.schema import ZERO_UUID
-from korvet.storage.interface import TopicPartition
 from tests.handlers.support import Shim, ask, away, create, install, new_broker, reconfigure
 
 
@@ -238,12 +237,12 @@ async def test_connection_ends_when_topics_cannot_be_listed(broker: Broker) -> N
 
 
 async def test_newest_known_leader_epoch_is_returned(broker: Broker) -> None:
-    await create(broker)
-    broker.check_leader_epoch(TopicPartition("t", 0), -1, 3)
+    await create(broker, partitions=2)
+    install(broker, Shim(broker._storage, newest_leader_epoch=3))
 
     found = await topic(broker, "t")
 
-    assert 3 == found.partitions[0].leader_epoch
+    assert [3, 3] == [each.leader_epoch for each in found.partitions]
 
 
 async def test_rack_is_returned() -> None:
@@ -273,8 +272,7 @@ async def test_large_responses_equal_small_ones(broker: Broker, version: int) ->
     names = [f"t{number}" for number in range(150)]
     for number, name in enumerate(names):
         await create(broker, name, partitions=number + 1)
-    later = TopicPartition("t149", 70)
-    broker.check_leader_epoch(later, -1, 3)
+    install(broker, Shim(broker._storage, newest_leader_epoch=3))
     missing = {} if version < 4 else {"create_missing": False}
 
     large = decoded(await metadata(broker, *names, "no", version=version, **missing), version)
@@ -284,12 +282,8 @@ async def test_large_responses_equal_small_ones(broker: Broker, version: int) ->
         (topic.name, len(topic.partitions)) for topic in large.topics[:-1]
     ]
     assert [decoded_topic(each, version) for each in small] == large.topics[:-1]
-    epochs = {
-        each.partition_index: each.leader_epoch
-        for each in large.topics[149].partitions
-        if each.leader_epoch > 0
-    }
-    assert epochs == ({70: 3} if version >= 7 else {})
+    epochs = {each.leader_epoch for each in large.topics[149].partitions}
+    assert {3 if version >= 7 else -1} == epochs
 
 
 def decoded_topic(topic: MetadataResponseTopic, version: int) -> MetadataResponseTopic:

@@ -20,6 +20,7 @@ from korvet.storage.redis.client.replies import Command, Reply, as_map
 from korvet.storage.redis.client.server import connections_beside
 from korvet.storage.redis.groups import Groups
 from korvet.storage.redis.keys import Keyspace
+from korvet.storage.redis.leader_epochs import LeaderEpochs
 from korvet.storage.redis.partitions import Partitions
 from tests.servers import RedisServer
 
@@ -47,7 +48,7 @@ class Store:
     settings: dict[str, str]
 
     async def create(self, name: str = "orders", partitions: int = 1) -> Topic:
-        return await self.catalogue.create(name, partitions, self.settings)
+        return (await self.catalogue.create(name, partitions, self.settings)).topic
 
     async def delete(self, topic: Topic) -> None:
         deleted = await self.catalogue.delete(topic)
@@ -107,7 +108,8 @@ async def store(redis_server: RedisServer, request: pytest.FixtureRequest) -> As
         keyspace, defaults = Keyspace(), StorageDefaults()
         caller = SingleServer(connections_beside(redis, nursery))
         catalogue = Catalogue(caller, keyspace, defaults)
-        partitions = Partitions(caller, catalogue, keyspace, defaults)
+        epochs = LeaderEpochs(caller, keyspace, nursery)
+        partitions = Partitions(caller, catalogue, keyspace, defaults, epochs)
         hello = as_map(await redis.execute(b"HELLO"))
         major = int(cast(bytes, hello[b"version"]).partition(b".")[0])
         yield Store(redis, catalogue, Groups(caller, keyspace, partitions), major, request.param)

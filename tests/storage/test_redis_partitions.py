@@ -9,12 +9,14 @@ from types import MappingProxyType
 from typing import cast
 from uuid import uuid4
 
+import trio
 from attrs import define, evolve
 
 from korvet.storage.interface import StorageDefaults, Topic, TopicConfig, TopicPartition
 from korvet.storage.redis.catalogue import Catalogue, CataloguedTopic
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.keys import Keyspace
+from korvet.storage.redis.leader_epochs import LeaderEpochs
 from korvet.storage.redis.partitions import Partitions
 
 COUNT = 1000
@@ -39,7 +41,8 @@ def topic(config: TopicConfig | None = None) -> CataloguedTopic:
 def partitions_of(catalogue: OneTopic) -> Partitions:
     """Return partitions that send no command to Redis."""
     no_redis = cast(RedisCaller, None)
-    return Partitions(no_redis, cast(Catalogue, catalogue), Keyspace(), StorageDefaults())
+    epochs = LeaderEpochs(no_redis, Keyspace(), cast(trio.Nursery, None))
+    return Partitions(no_redis, cast(Catalogue, catalogue), Keyspace(), StorageDefaults(), epochs)
 
 
 @contextmanager

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 import redis
@@ -312,3 +313,68 @@ async def test_topic_lost_with_the_records_is_unknown(storage: Storage, client: 
 
     assert isinstance(results[TP], KafkaError)
     assert await storage.topic_by_id(topic.topic_id) is None
+
+
+# --- New partitions -----------------------------------------------------------------------------------------
+
+
+async def round_trips(storage: Storage, work: Awaitable[object]) -> float:
+    """Return how many commands or pipelines the work sends."""
+
+    def sent() -> float:
+        return cast(float, storage.measurements()["korvet_redis_commands_total"][()])
+
+    before = sent()
+    await work
+    return sent() - before
+
+
+@pytest.mark.parametrize("layout", ["record", "batch"])
+async def test_first_requests_about_a_new_partition_take_one_round_trip(
+    storage: Storage, layout: str
+) -> None:
+    """Otherwise records of later requests are below the end that ListOffsets returns."""
+    storage.start_counting()
+    topic = await storage.create_topic("orders", 2, {"storage.layout": layout})
+    await storage.alter_topic(topic, partitions=4)
+
+    for number in (0, 3):
+        tp = TopicPartition("orders", number)
+        assert 1 == await round_trips(storage, storage.latest(tp))
+    for number in (1, 2):
+        tp = TopicPartition("orders", number)
+        assert 1 == await round_trips(storage, append(storage, tp, numbered(1)))
+
+
+async def test_topic_is_created_while_redis_cannot_create_its_partitions(
+    storage: Storage, client: redis.Redis
+) -> None:
+    client.acl_setuser(
+        "default", nopass=True, enabled=True, keys=["*"], categories=["+@all"], commands=["-xtrim"]
+    )
+    try:
+        await storage.create_topic("orders", 1, {})
+    finally:
+        client.acl_setuser("default", nopass=True, enabled=True, keys=["*"], categories=["+@all"])
+
+    assert not client.exists(STATE)
+    await append(storage, TP, numbered(1))
+    assert 1 == len(await records_from(storage, TP, 0))
+
+
+async def test_topic_that_is_deleted_while_its_partitions_are_created_leaves_no_keys(
+    redis_server: RedisServer, client: redis.Redis
+) -> None:
+    async with open_redis_storage(redis_server.url) as first, open_redis_storage(redis_server.url) as second:
+
+        async def delete_at_once() -> None:
+            while (topic := await second.topic("orders")) is None:
+                pass
+            await second.delete_topic(topic)
+
+        for _ in range(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(delete_at_once)
+                await first.create_topic("orders", 200, {})
+
+            assert [] == [key for key in client.keys("*") if b"orders" in key]

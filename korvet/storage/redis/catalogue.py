@@ -1,7 +1,8 @@
 """The catalogue of topics in Redis: one hash, name -> JSON, shared by all brokers.
 
-A broker caches topics until an entry in the stream of changes names a topic that was altered. It reads that topic
-again when it needs it. The broker that alters a topic adds that entry in the same write. If it dies between the two
+A broker caches topics until an entry in the stream of changes names a topic that was altered, and another version of it
+than the broker has. It reads that topic again when it needs it. The broker that alters a topic adds that entry in the
+same write. If it dies between the two
 commands, no entry follows. Other brokers then detect the change by the scripts, which refuse a topic id that is not the
 partition's, and because they read the store before they answer that a topic does not exist.
 
@@ -17,11 +18,12 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
+from hashlib import sha1
 from types import MappingProxyType
 from typing import NamedTuple, cast
 from uuid import UUID, uuid4
 
-from attrs import define, field
+from attrs import define, evolve, field
 from cattrs.errors import BaseValidationError
 from cattrs.preconf.json import make_converter
 
@@ -116,9 +118,14 @@ class Catalogue:
         self._altered.clear()
         self._forgotten += 1
 
-    def forget_topic(self, name: str) -> None:
-        """Invalidate one topic, which was altered; it is read again when it is needed."""
+    def forget_topic(self, name: str, version: bytes) -> None:
+        """Invalidate one topic, which was altered, unless that version is cached; it is read again when needed.
+
+        Every alteration is announced. So the announcement of the cached version is outdated, or is the last one.
+        """
         if name in self._topics:
+            if version_of(as_json(stored_topic(self._topics[name]))) == version:
+                return
             self._last_known[name] = self._topics.pop(name)
         self._was_altered(name)
 
@@ -284,7 +291,7 @@ class Catalogue:
 
     # --- Altering ---------------------------------------------------------------------------------------
 
-    async def create(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
+    async def create(self, name: str, partitions: int, settings: Mapping[str, str]) -> CataloguedTopic:
         """Create a topic. Raise TopicAlreadyExists if the catalogue has that name."""
         if await self.reload(name) is not None:
             raise TopicAlreadyExists
@@ -298,7 +305,7 @@ class Catalogue:
         found = self._note(name, stored) if await self._replace(name, b"", stored) else None
         if found is None:
             raise TopicAlreadyExists
-        return found.topic
+        return found
 
     async def _count_creation(self) -> tuple[int, int]:
         """Return a number for a new topic, and the time (ms)."""
@@ -311,9 +318,11 @@ class Catalogue:
         created, (seconds, microseconds) = cast(tuple[int, Sequence[bytes]], replies)
         return created, int(seconds) * 1000 + int(microseconds) // 1000
 
-    async def alter(self, topic: Topic, partitions: int | None, settings: Mapping[str, str] | None) -> Topic:
+    async def alter(
+        self, topic: Topic, partitions: int | None, settings: Mapping[str, str] | None
+    ) -> CataloguedTopic:
         """Give the topic more partitions or other settings, and return it. See `Storage.alter_topic`."""
-        present, stored = await self._stored(topic)
+        present, stored = await self.stored(topic)
         if present.topic != topic:
             raise DocumentConflict
         if partitions is None:
@@ -324,24 +333,22 @@ class Catalogue:
             )
         settings = {**(topic.settings if settings is None else settings), **fixed_settings(topic.settings)}
         self._config(settings)
-        altered = as_json(
-            StoredTopic(str(topic.topic_id), present.created, partitions, settings, present.created_ms)
-        )
+        altered = as_json(evolve(stored_topic(present), partitions=partitions, settings=settings))
         found = self._note(topic.name, altered) if await self._replace(topic.name, stored, altered) else None
         if found is None:
             raise DocumentConflict
-        return found.topic
+        return found
 
     async def delete(self, topic: Topic) -> CataloguedTopic:
         """Remove the topic with that id from the catalogue; return its last version."""
         while True:
-            present, stored = await self._stored(topic)
+            present, stored = await self.stored(topic)
             if await self._replace(topic.name, stored, b""):
                 self._topics.pop(topic.name, None)
                 self._last_known.pop(topic.name, None)
                 return present
 
-    async def _stored(self, topic: Topic) -> tuple[CataloguedTopic, bytes]:
+    async def stored(self, topic: Topic) -> tuple[CataloguedTopic, bytes]:
         """Read the topic and its JSON. Raise UnknownTopicOrPartition if that topic id is gone."""
         stored = cast(bytes | None, await self.redis.execute(b"HGET", self.keyspace.topics, topic.name))
         present = None if stored is None else self._topic(topic.name, stored)
@@ -351,7 +358,8 @@ class Catalogue:
 
     async def _replace(self, name: str, expected: bytes, new: bytes) -> bool:
         """Compare and set the JSON of one topic, and add an entry to the stream of changes; return True if set."""
-        announcement = (b"XADD", self.keyspace.changes, b"MAXLEN", b"~", CHANGES_KEPT, b"*", b"topic", name)
+        change = (b"topic", name, b"version", version_of(new))
+        announcement = (b"XADD", self.keyspace.changes, b"MAXLEN", b"~", CHANGES_KEPT, b"*", *change)
         # A full Redis accepts the deletion and refuses the XADD. Other brokers then detect the change by themselves
         # (see the module's docstring).
         replaced = await self.redis.run_then(
@@ -369,6 +377,17 @@ def listed(topics: Mapping[str, CataloguedTopic]) -> Mapping[str, Topic]:
 def with_id(topics: Mapping[str, CataloguedTopic], topic_id: UUID) -> Topic | None:
     """Return the topic with that id, or None."""
     return next((each.topic for each in topics.values() if each.topic.topic_id == topic_id), None)
+
+
+def stored_topic(catalogued: CataloguedTopic) -> StoredTopic:
+    """Return the stored form of a topic."""
+    topic, created, created_ms = catalogued
+    return StoredTopic(str(topic.topic_id), created, topic.partitions, dict(topic.settings), created_ms)
+
+
+def version_of(stored: bytes) -> bytes:
+    """Return what identifies one version of a topic in the stream of changes."""
+    return sha1(stored, usedforsecurity=False).hexdigest().encode()
 
 
 def as_json(topic: StoredTopic) -> bytes:

@@ -10,6 +10,7 @@
 
     korvet:$format                  string: the version of the storage format
     korvet:$replicas                string: empty; written before a WAIT
+    korvet:$epochs                  hash: the newest leader epoch; run_id of a server process -> its epoch
     korvet:$topics                  hash: topic name -> JSON
     korvet:$changes                 stream: notifies the other brokers of changes in $topics, and of documents
     korvet:$group:billing           hash: a group's committed offsets
@@ -105,10 +106,11 @@ class Keyspace:
     topics: bytes = field(init=False)
     changes: bytes = field(init=False)
     replicas: bytes = field(init=False)
+    epochs: bytes = field(init=False)
     groups: bytes = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        for name in ("format", "topics", "changes", "replicas", "groups"):
+        for name in ("format", "topics", "changes", "replicas", "epochs", "groups"):
             object.__setattr__(self, name, f"{self.namespace}:${name}".encode())
 
     def stream(self, tp: TopicPartition) -> bytes:

@@ -26,6 +26,7 @@ from korvet.storage.redis.keys import (
     PartitionKeys,
 )
 from korvet.storage.redis.layouts import StorageLayout, layout_of
+from korvet.storage.redis.leader_epochs import LeaderEpochs
 from korvet.storage.redis.rebuild import CODECS, Epoch
 
 # Numbers in Lua are doubles. An ID whose milliseconds exceed 2^53 - 1, or the range of offsets, has no offset.
@@ -95,6 +96,7 @@ class PartitionedTopic:
     created_ms: int  # when the topic was created, by the store's clock; 0 if that is unknown
     keyspace: Keyspace
     defaults: StorageDefaults
+    leader_epochs: LeaderEpochs
     mapper: OffsetMapper = field(init=False)
     layout: StorageLayout = field(init=False)
     topic_id: bytes = field(init=False)
@@ -177,7 +179,7 @@ class Partition:
         known = b"" if self.known is None else self.known.argument()
         if known and self.config.min_insync_replicas > 1:
             known += b" 1"
-        return (*self.shared.head, b"%b %b" % (run_id, known), *own)
+        return (*self.shared.head, b"%b %b" % (self.shared.leader_epochs.argument(run_id), known), *own)
 
     # --- State ------------------------------------------------------------------------------------------
 
@@ -254,16 +256,19 @@ class Partition:
         """Cache the log's end, if it is later: answers of two connections may arrive in the wrong order."""
         next_offset = self.bound(next_id)
         known = self.known
+        self.shared.leader_epochs.note(leader_epoch)
         if known is None or (leader_epoch, next_offset) > (known.leader_epoch, known.next_offset):
             self.known = Known(leader_epoch, next_offset, next_id)
 
-    def may_have_lost(self, state: PartitionState, run_id: bytes) -> bool:
+    @staticmethod
+    def may_have_lost(state: PartitionState, run_id: bytes, known: Known | None) -> bool:
         """Return True if the server with that `run_id` may have lost acknowledged records of the present leader epoch.
+
+        `known` is the log's end as it was cached when the state was requested.
 
         Every server process but the one in which that epoch began may have lost some. A server whose leader epoch is
         lower than before has lost that epoch: clients may have it already.
         """
-        known = self.known
         if run_id not in (b"", state.server):
             return True
         if known is None or known.leader_epoch < state.leader_epoch:

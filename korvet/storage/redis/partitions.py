@@ -12,7 +12,7 @@ from typing import cast
 
 from attrs import define, field
 
-from korvet.protocol.errors import KafkaStorageError, UnknownTopicOrPartition
+from korvet.protocol.errors import KafkaError, KafkaStorageError, UnknownTopicOrPartition
 from korvet.storage.interface import StorageDefaults, TopicPartition
 from korvet.storage.redis.catalogue import Catalogue, CataloguedTopic, partitions_of
 from korvet.storage.redis.client.caller import RedisCaller
@@ -20,6 +20,7 @@ from korvet.storage.redis.client.connection import Script, ScriptCall
 from korvet.storage.redis.client.replies import Argument
 from korvet.storage.redis.damage import Damage
 from korvet.storage.redis.keys import Keyspace
+from korvet.storage.redis.leader_epochs import LeaderEpochs
 from korvet.storage.redis.partition import Partition, PartitionedTopic
 from korvet.storage.redis.scripts import DROP, INIT, SETTLE
 
@@ -29,8 +30,8 @@ Answer = Sequence[bytes]
 
 # Attempts in a row that may find the state deleted, or entries that another client added, before an error.
 ATTEMPTS = 10
-# Partitions deleted in one write, which keeps Redis and the broker busy for about a millisecond.
-DROPPED_AT_ONCE = 32
+# Partitions created or deleted in one write, which keeps Redis and the broker busy for a millisecond or two.
+CREATED_AT_ONCE = DROPPED_AT_ONCE = 32
 
 
 @define(eq=False)
@@ -41,6 +42,7 @@ class Partitions:
     catalogue: Catalogue
     keyspace: Keyspace
     defaults: StorageDefaults
+    leader_epochs: LeaderEpochs
     damage: Damage = field(factory=Damage)
     _topics: dict[str, PartitionedTopic] = field(factory=dict)
 
@@ -74,7 +76,7 @@ class Partitions:
         return known.partition(tp)
 
     def _partitioned(self, catalogued: CataloguedTopic) -> PartitionedTopic:
-        return PartitionedTopic(*catalogued, self.keyspace, self.defaults)
+        return PartitionedTopic(*catalogued, self.keyspace, self.defaults, self.leader_epochs)
 
     async def has_stream(self, partition: Partition) -> bool:
         """Return True if the partition has a stream; without one, maintenance must not create a state."""
@@ -126,17 +128,8 @@ class Partitions:
     async def revive(self, partition: Partition) -> None:
         """Create a partition's state. Raise UnknownTopicOrPartition if the topic is not in the catalogue any more."""
         await self._check_catalogued(partition)
-        forgotten = await self.catalogue.forgotten_ms()
-        own = (partition.shared.created, forgotten, partition.shared.created_ms)
-        answer = cast(
-            Answer,
-            await self.redis.run(
-                INIT,
-                partition.keys.all,
-                lambda run_id: partition.arguments(run_id, *own),
-                repeatable=True,
-            ),
-        )
+        call = self._init_call(partition, await self.catalogue.forgotten_ms())
+        answer = cast(Answer, await self.redis.run(call.script, call.keys, call.args, repeatable=True))
         try:
             if answer[0] == b"deleted":
                 raise UnknownTopicOrPartition
@@ -146,6 +139,37 @@ class Partitions:
             await self.drop(partition)
             raise
 
+    async def create_states(self, created: CataloguedTopic, first: int = 0) -> None:
+        """Create the states of a new topic's partitions, beginning with number `first`, several in one write.
+
+        The first request about a partition without a state takes several round trips, and other clients may append
+        meanwhile. ListOffsets would then return a later end than that at its arrival. If Redis refuses, the first
+        request creates the state.
+        """
+        topic = self._partitioned(created)
+        tps = partitions_of(created.topic)[first:]
+        try:
+            forgotten = await self.catalogue.forgotten_ms()
+            for at in range(0, len(tps), CREATED_AT_ONCE):
+                calls = [
+                    self._init_call(topic.partition(tp), forgotten) for tp in tps[at : at + CREATED_AT_ONCE]
+                ]
+                for reply in await self.redis.run_all(calls, repeatable=True):
+                    if isinstance(reply, Exception):
+                        raise self.redis.failure(reply)
+            await self.catalogue.stored(created.topic)
+        except UnknownTopicOrPartition:
+            # Another broker has deleted the topic in the meantime, possibly before there was a state to delete yet.
+            await self.drop_topic(created)
+        except KafkaError as error:
+            logger.debug("partitions of %s are created at their first use: %s", created.topic.name, error)
+
+    def _init_call(self, partition: Partition, forgotten_ms: bytes) -> ScriptCall:
+        """Return the call that creates a partition's state."""
+        own = (partition.shared.created, forgotten_ms, partition.shared.created_ms)
+        run_id = self.redis.run_id(partition.keys.stream)
+        return ScriptCall(INIT, partition.keys.all, partition.arguments(run_id, *own))
+
     async def _check_catalogued(self, partition: Partition) -> None:
         catalogued = await self.catalogue.reload(partition.tp.topic)
         if catalogued is None or catalogued.topic.topic_id != partition.topic.topic_id:
@@ -154,7 +178,9 @@ class Partitions:
     async def settle(self, partition: Partition) -> None:
         """Update the state for entries that other clients added or deleted, in steps of some milliseconds."""
         status = b"rescan"
-        while status == b"rescan":
+        while status in (b"rescan", b"epoch"):
+            if status == b"epoch":
+                await self.leader_epochs.begin(self.redis.run_id(partition.keys.stream))
             (status,) = cast(
                 Answer,
                 await self.redis.run(SETTLE, partition.keys.all, partition.arguments, repeatable=True),

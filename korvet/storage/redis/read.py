@@ -31,7 +31,7 @@ from korvet.storage.redis.client.errors import ExecAbortError
 from korvet.storage.redis.client.replies import Command, Reply
 from korvet.storage.redis.confirmations import Confirmations
 from korvet.storage.redis.entries import Entry
-from korvet.storage.redis.partition import Partition, PartitionState
+from korvet.storage.redis.partition import Known, Partition, PartitionState
 from korvet.storage.redis.partitions import ATTEMPTS, Partitions
 from korvet.storage.redis.rebuild import Rebuilt, rebuild_batches, rebuild_records
 
@@ -68,6 +68,7 @@ class PartitionRead:
     # Bytes of an entry: the average of the last slice, or of the whole stream; 0 while it is unknown.
     average: float = 0.0
     asked: int = 0  # entries requested for the last slice
+    known: Known | None = None  # `partition.known` when the last slice was requested
     attempts: int = 0
     size: int = 0
     buffers: list[Buffer] = field(factory=list)  # of whole batches
@@ -88,6 +89,7 @@ class PartitionRead:
     def commands(self) -> list[Command]:
         """Return the commands for the next slice and the state: five, or four if no entries are requested."""
         partition = self.partition
+        self.known = partition.known
         state, length = partition.state_commands()
         if self.limit <= 0 and not self.at_least_one:
             self.asked = 0
@@ -348,7 +350,7 @@ class Reader:
 
     def _is_settled(self, read: PartitionRead, state: PartitionState, entries: Sequence[Entry]) -> bool:
         run_id = self.redis.run_id(read.partition.keys.stream)
-        if not state.is_settled or read.partition.may_have_lost(state, run_id):
+        if not state.is_settled or Partition.may_have_lost(state, run_id, read.known):
             return False
         return not entries or is_before(entries[-1][0], state.next_id)
 

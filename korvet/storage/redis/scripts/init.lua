@@ -14,7 +14,7 @@ if present[1] then
 end
 
 -- Try the commands of an append: if the Redis user lacks a permission, fail here and not in the middle of an append.
-call('XADD', index, '1-1', 'rehearsal', '1')
+call('XADD', index, '*', 'rehearsal', '1')
 call('XTRIM', index, 'MAXLEN', '=', 0)
 call('UNLINK', index, summary, producers_key)
 call('HDEL', state_key, 'rehearsal')
@@ -47,10 +47,12 @@ if call('EXISTS', stream) == 1 then
   end
 end
 
+local run_id, newest_epoch = match(ARGV[8], '^(%S*) %S+ (%d+)')
 local s = {
   ms = ms, seq = seq, start = lowest, length = 0, entries = entries, bytes = 0, trimmed = 0,
-  largest = 0, skipped = 0, epochs = '0:' .. lowest, checked = 0, chunk_bytes = 0,
+  largest = 0, skipped = 0, epochs = newest_epoch .. ':' .. lowest, checked = 0, chunk_bytes = 0,
   chunk_opened = 0, chunk_appended = 0, chunk_max = NO_TIMESTAMP, stretch_bytes = 0, stretch_max = NO_TIMESTAMP, earliest = earliest, first = '', has_moved = true,
 }
 save(s, 'topic', topic_id, 'created', ARGV[9], 'producers.from', producers_from)
+if run_id ~= '' then call('HSET', state_key, 'server', run_id) end
 return {'ok'}

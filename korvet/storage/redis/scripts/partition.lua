@@ -2,9 +2,11 @@
 --
 -- KEYS    stream, $state, $index, $summary, $producers (see keys.py)
 -- ARGV    1 topic id            4 layout: record | batch      7 kept at least (ms)
---         2 sequence mask       5 retention.ms, or -1         8 "run-id epoch next-id 1": the server, "" if unknown,
---         3 highest ms          6 retention.bytes, or -1        and the log's end as the caller has seen it, or ""; the
---                                                               1 only if min.insync.replicas is above 1
+--         2 sequence mask       5 retention.ms, or -1         8 "run-id begins newest epoch next-id 1": the server, "" if
+--         3 highest ms          6 retention.bytes, or -1        unknown; the leader epoch that begins there, "-" if
+--                                                               unknown, 0 if none can begin; the newest one; the log's end as the
+--                                                               caller has seen it, or ""; the 1 only if
+--                                                               min.insync.replicas is above 1
 --                                                           9 … the script's own arguments
 --
 -- Lua's numbers are doubles, exact up to 2^53; offsets may be larger. The scripts therefore work with entry IDs, or
@@ -339,16 +341,16 @@ local function adopt(s, limit)
   return false
 end
 
--- Return the leader epochs with another one that begins at the end, without those that have no records. It is above the
--- epoch that the caller has seen.
-local function with_new_epoch(s, seen)
+-- Return the leader epochs with another one that begins at the end, without those that have no records. The new
+-- epoch is above the one that the caller has seen, and not below `lowest`.
+local function with_new_epoch(s, seen, lowest)
   local epochs, next_id, last = {}, id_of(s.ms, s.seq), nil
   for epoch, first in string.gmatch(s.epochs, '(%d+):(%d+%-%d+)') do
     if not is_id_before(s.start, first) then epochs = {} end -- the records of earlier epochs were removed
     if first ~= next_id then epochs[#epochs + 1] = epoch .. ':' .. first end
     last = epoch
   end
-  epochs[#epochs + 1] = format('%d:%s', math.max(tonumber(last), tonumber(seen) or 0) + 1, next_id)
+  epochs[#epochs + 1] = format('%d:%s', math.max(tonumber(last) + 1, (tonumber(seen) or 0) + 1, lowest), next_id)
   return table.concat(epochs, ' ')
 end
 
@@ -357,19 +359,32 @@ end
 -- truncation. Without a loss they find that nothing was truncated. The new epoch begins where the log was cut, and its
 -- records follow the lost ones, whose offsets clients may have read. With min.insync.replicas above 1, no producer has
 -- an acknowledgement of a lost record: it sends all of them again, and no other batch may be before them.
+-- Partitions begin the same epoch on the same server process, which is above all epochs that clients know. Return false if
+-- ARGV does not have that epoch.
 local function notice_loss(s)
-  local run_id, epoch, id, is_replicated = match(ARGV[8], '^(%S*) (%d*) ?(%S*) ?(1?)$')
+  local run_id, begins, newest, epoch, id, is_replicated = match(ARGV[8], '^(%S*) (%S+) (%d+) (%d*) ?(%S*) ?(1?)$')
   s.is_short = id ~= '' and is_before(s.ms, s.seq, pair_of(id))
   s.has_lost_producers = s.is_short and is_replicated == ''
   local has_lost = s.is_short and epoch == epoch_of(s) or epoch ~= '' and tonumber(epoch) > tonumber(epoch_of(s))
   local is_elsewhere = run_id ~= '' and run_id ~= s.server
-  local epochs = (has_lost or is_elsewhere and s.server) and with_new_epoch(s, epoch) or s.epochs
+  local epochs = s.epochs
+  if is_elsewhere and s.server then
+    if begins == '-' then
+      s.needs_epoch = true
+      return false
+    end
+    if begins == '0' then return true end
+    epochs = with_new_epoch(s, epoch, tonumber(begins))
+  elseif has_lost then
+    epochs = with_new_epoch(s, epoch, tonumber(newest) + 1)
+  end
   if is_elsewhere then
     local reply = pcall('HSET', state_key, 'server', run_id, 'epochs', epochs)
-    if type(reply) == 'table' and reply.err then return end -- Redis is full: a later call begins the epoch
+    if type(reply) == 'table' and reply.err then return true end -- Redis is full: a later call begins the epoch
   end
   s.epochs, s.dirty = epochs, s.dirty or s.is_short or has_lost
   if s.is_short then s.ms, s.seq = pair_of(id) end
+  return true
 end
 
 -- Bring the state up to date with the stream; return false if that takes more than one call.
@@ -377,6 +392,5 @@ local function settle(s, limit)
   local is_settled = call('XLEN', stream) == s.length
     and #call('XRANGE', stream, id_of(s.ms, s.seq), '+', 'COUNT', 1) == 0
     or adopt(s, limit)
-  if is_settled then notice_loss(s) end
-  return is_settled
+  return is_settled and notice_loss(s)
 end
