@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
+from urllib.parse import urlsplit
 
 import attrs
 from attrs import evolve, frozen
@@ -141,6 +142,21 @@ def url(kind: Kind[T]) -> Kind[T]:
             raise ValueError(f"{without_password(str(value))!r} does not have that form") from None
 
     return evolve(kind, parse=parse, hides_passwords=True)
+
+
+def web_url(accepted: str) -> Kind[str]:
+    """Return the kind of http:, https: and file: URLs."""
+    form = text(accepted, r"(https?|file)://[^\x00-\x20]+")
+
+    def parse(value: Any) -> str:
+        parts = urlsplit(form.parse(value))
+        if parts.scheme != "file" and not (
+            parts.hostname and parts.port != 0
+        ):  # reading an invalid port raises
+            raise ValueError(f"{value!r} names no host")
+        return str(value)
+
+    return url(Kind("string", accepted, parse))
 
 
 def list_of(kind: Kind[T]) -> Kind[tuple[T, ...]]:
