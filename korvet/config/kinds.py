@@ -178,7 +178,7 @@ def optional(kind: Kind[T]) -> Kind[T | None]:
     def parse(value: Any) -> T | None:
         return None if value is None else kind.parse(value)
 
-    return evolve(kind, parse=parse)
+    return Kind(kind.type, kind.accepted, parse, kind.hides_passwords)
 
 
 def secret(kind: Kind[T]) -> Kind[T]:
