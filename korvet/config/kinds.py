@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
+from urllib.parse import urlsplit
 
 import attrs
 from attrs import evolve, frozen
@@ -143,6 +144,21 @@ def url(kind: Kind[T]) -> Kind[T]:
     return evolve(kind, parse=parse, hides_passwords=True)
 
 
+def web_url(accepted: str) -> Kind[str]:
+    """Return the kind of http:, https: and file: URLs."""
+    form = text(accepted, r"(https?|file)://[^\x00-\x20]+")
+
+    def parse(value: Any) -> str:
+        parts = urlsplit(form.parse(value))
+        if parts.scheme != "file" and not (
+            parts.hostname and parts.port != 0
+        ):  # reading an invalid port raises
+            raise ValueError(f"{value!r} names no host")
+        return str(value)
+
+    return url(Kind("string", accepted, parse))
+
+
 def list_of(kind: Kind[T]) -> Kind[tuple[T, ...]]:
     """Return the kind of lists of another kind: an array in the file, separated by commas elsewhere."""
 
@@ -162,7 +178,7 @@ def optional(kind: Kind[T]) -> Kind[T | None]:
     def parse(value: Any) -> T | None:
         return None if value is None else kind.parse(value)
 
-    return evolve(kind, parse=parse)
+    return Kind(kind.type, kind.accepted, parse, kind.hides_passwords)
 
 
 def secret(kind: Kind[T]) -> Kind[T]:

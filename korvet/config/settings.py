@@ -25,6 +25,7 @@ from korvet.config.kinds import (
     storage_url,
     text,
     url,
+    web_url,
 )
 from korvet.config.listeners import (
     ADDRESS,
@@ -450,7 +451,7 @@ class Config:
         "file with users of PLAIN, in lines NAME: PASSWORD; they take precedence over those of the store",
     )
     sasl_oauthbearer_jwks_endpoint_url: str | None = _setting(
-        optional(url(text("an https:, http: or file: URL", r"(https?|file)://[^\x00-\x20]+"))),
+        optional(web_url("an https:, http: or file: URL")),
         None,
         "URL of the keys that verify tokens; OAUTHBEARER requires it",
     )

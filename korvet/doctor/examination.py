@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from urllib.parse import urlsplit
 
 from korvet.config import Config
-from korvet.doctor.findings import Finding, ok, warning
+from korvet.doctor.embedded import embedded_findings
+from korvet.doctor.findings import Finding, error, ok, warning
 from korvet.doctor.lake import lake_findings
 from korvet.doctor.listeners import listener_findings
 from korvet.doctor.machine import machine_findings
 from korvet.doctor.redis import redis_findings
+from korvet.storage.interface import StorageUsageError
+from korvet.storage.open import check_url, scheme_of
 
 REDIS = (
     "redis",
@@ -37,9 +39,17 @@ async def examine(config: Config) -> AsyncIterator[Finding]:
 
 async def storage_findings(config: Config) -> AsyncIterator[Finding]:
     """Yield the findings about the storage."""
-    scheme = urlsplit(config.storage).scheme
+    try:
+        check_url(config.storage)
+    except StorageUsageError as refusal:
+        yield error("storage", str(refusal), "see docs/storage.md for the URLs")
+        return
+    scheme = scheme_of(config.storage)
     if scheme in REDIS:
         async for found in redis_findings(config):
+            yield found
+    elif scheme == "embedded":
+        async for found in embedded_findings(config):
             yield found
     elif scheme == "memory":
         yield warning(

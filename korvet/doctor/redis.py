@@ -1,7 +1,8 @@
-"""Checks of Redis: version, persistence, memory, replicas, Sentinels, clock, rights of the ACL user, keyspace."""
+"""Checks of Redis: version, persistence, memory, clock, rights of the ACL user, keyspace."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import cast
@@ -12,23 +13,30 @@ from attrs import evolve
 from korvet.config import Config
 from korvet.doctor.findings import Finding, error, ok, warning
 from korvet.doctor.leftovers import leftover_findings
+from korvet.doctor.replication import KEY, replication_findings
 from korvet.storage.interface import StorageUsageError
 from korvet.storage.redis.client.address import RedisAddress, host_and_port, parse_address
 from korvet.storage.redis.client.connection import RedisConnection, open_connection
-from korvet.storage.redis.client.errors import ExecAbortError, NoPermissionError, RedisError
+from korvet.storage.redis.client.errors import (
+    AuthenticationError,
+    ExecAbortError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
 from korvet.storage.redis.client.link import LinkEnded, explain
 from korvet.storage.redis.client.nodes import ClusterNodes, open_nodes
 from korvet.storage.redis.client.replies import Command
 from korvet.storage.redis.client.sentinel import open_link
-from korvet.storage.redis.client.sentinel_panel import SentinelPanel
 from korvet.storage.redis.client.topology import SLOTS
 from korvet.storage.redis.guard import eviction, failing_file, info_fields, is_volatile
 from korvet.storage.redis.keys import FORMAT, Keyspace
 from korvet.storage.redis.opening import NO_DURABILITY, SNAPSHOTS, UNKNOWN_DURABILITY, meet_server
-from korvet.storage.redis.quorum import questions, view_in
 
 # Timestamps of records and, under offset.mapping=timestamp, offsets come from the clock of Redis.
 CLOCK_LIMIT_S = 1.0
+# The right that the refusal of a command names.
+LACKS = re.compile(r"'([\w|-]+)' command")
 UNREACHABLE = (OSError, trio.BrokenResourceError, RedisError, LinkEnded)
 REMEDY = "ACL SETUSER with the rights in docs/storage.md"
 UNKNOWN = "unknown, because the user has no right to INFO"
@@ -41,11 +49,14 @@ INFO: Sequence[Command] = (
 
 async def redis_findings(config: Config) -> AsyncIterator[Finding]:
     """Yield the findings about the server of a storage URL."""
-    try:
-        address = parse_address(config.storage)
-    except StorageUsageError as refusal:
-        yield error("redis", str(refusal), "--storage redis://USER:PASSWORD@HOST:PORT/DB")
-        return
+    async for found in server_findings(parse_address(config.storage), config):
+        yield found
+
+
+async def server_findings(
+    address: RedisAddress, config: Config, durability: str | None = None
+) -> AsyncIterator[Finding]:
+    """Yield the findings about a server. `durability` is known if its settings do not say all."""
     if address.nodes:
         for found in await cluster_findings(address, config):
             yield found
@@ -57,7 +68,7 @@ async def redis_findings(config: Config) -> AsyncIterator[Finding]:
         yield unreachable(address, refusal)
         return
     async with open_connection(address, name="doctor", announce=False) as connection:
-        for found in await examined(connection, config):
+        for found in await examined(connection, config, durability):
             yield found
         yield await keyspace(connection)
         for found in (*await leftover_findings(connection), *await rights(connection, config)):
@@ -65,8 +76,27 @@ async def redis_findings(config: Config) -> AsyncIterator[Finding]:
 
 
 def unreachable(address: RedisAddress, reason: BaseException) -> Finding:
-    remedy = "start it, or correct the address, user and password in --storage"
-    return error("redis", f"{address.description}: {explain(reason)}", remedy)
+    return error("redis", f"{address.description}: {explain(reason)}", remedy_of(reason))
+
+
+def remedy_of(refusal: BaseException) -> str:
+    """Return what the operator can do about a server that does not answer, or refuses."""
+    text = explain(refusal)
+    if isinstance(refusal, NoPermissionError) or "NOPERM" in text:
+        right = LACKS.search(text)
+        return f"ACL SETUSER … +{right[1].lower()}, on replicas as well; {REMEDY}" if right else REMEDY
+    if isinstance(refusal, AuthenticationError):
+        return "correct user and password in --storage"
+    if "CLUSTERDOWN" in text:
+        return "redis-cli --cluster check HOST:PORT names the slots without a primary; start their servers"
+    if "certificate" in text.lower():
+        return (
+            "?ssl_ca_certs=FILE in --storage, with the authority that has signed the certificate; it must be valid for"
+            " the host's name, unless ssl_check_hostname=false (docs/storage.md)"
+        )
+    if isinstance(refusal, ResponseError):
+        return "see the log of Redis"
+    return "start it, or correct the address in --storage"
 
 
 async def cluster_findings(address: RedisAddress, config: Config) -> list[Finding]:
@@ -79,7 +109,7 @@ async def cluster_findings(address: RedisAddress, config: Config) -> list[Findin
                 found = [coverage(nodes)]
                 for server in list(nodes.servers()):
                     node = server.connection.address
-                    for each in await examined(server.connection, config):
+                    for each in await examined(server.connection, config, in_cluster=True):
                         reason = f"{host_and_port(node.host, node.port)}: {each.reason}"
                         found.append(evolve(each, reason=reason))
                 found.append(await keyspace(nodes.server_of(Keyspace("korvet").format).connection))
@@ -103,7 +133,9 @@ def coverage(nodes: ClusterNodes) -> Finding:
     return ok("cluster", f"{found} have all slots")
 
 
-async def examined(connection: RedisConnection, config: Config) -> list[Finding]:
+async def examined(
+    connection: RedisConnection, config: Config, durability: str | None = None, *, in_cluster: bool = False
+) -> list[Finding]:
     """Return the findings about a server that accepts connections."""
     try:
         server = await meet_server(connection)
@@ -112,10 +144,9 @@ async def examined(connection: RedisConnection, config: Config) -> list[Finding]
     info = info_fields(await connection.pipeline(INFO, repeatable=True))
     return [
         ok("redis", f"{server.name} at {connection.address.description}"),
-        persistence(server.durability, info),
+        persistence(durability or server.durability, info),
         memory(info, allowed=config.redis_allow_eviction),
-        replicas(info, config.min_insync_replicas, fails_over=connection.address.sentinels is not None),
-        *await sentinels(connection),
+        *await replication_findings(connection, info, config, in_cluster=in_cluster),
         await clock(connection),
     ]
 
@@ -129,6 +160,12 @@ def persistence(durability: str, info: Mapping[bytes, bytes]) -> Finding:
         return warning("persistence", durability, remedy)
     if durability == UNKNOWN_DURABILITY:
         return warning("persistence", durability, "ACL SETUSER … +config|get")
+    if delayed := int(info.get(b"aof_delayed_fsync", b"0")):
+        return warning(
+            "persistence",
+            f"{durability}; its disk has been slow {delayed:,} times: writes were postponed, and acknowledged",
+            "appendfsync no or always, or acks.all.fsync=true: then a crash of Redis loses nothing",
+        )
     return ok("persistence", durability)
 
 
@@ -153,57 +190,12 @@ def memory(info: Mapping[bytes, bytes], *, allowed: bool) -> Finding:
     return ok("memory", f"{full}, {policy}")
 
 
-def replicas(info: Mapping[bytes, bytes], min_insync: int, *, fails_over: bool = False) -> Finding:
-    """Compare the connected replicas with `min.insync.replicas`; with 1, a failover by Sentinels may lose records."""
-    if b"role" not in info:
-        return warning("replicas", UNKNOWN, "ACL SETUSER … +info")
-    if info[b"role"] != b"master":
-        return error(
-            "replicas",
-            "the server is a replica, which accepts no writes",
-            "the primary's address in --storage",
-        )
-    connected = int(info.get(b"connected_slaves", b"0"))
-    found = f"{connected} connected, min.insync.replicas={min_insync}"
-    if connected < min_insync - 1:
-        return error(
-            "replicas", found, f"start {min_insync - 1 - connected} more, or lower min.insync.replicas"
-        )
-    if fails_over and connected and min_insync == 1:
-        return warning(
-            "replicas",
-            f"{found}: a failover may promote a replica without the last acknowledged records",
-            "min.insync.replicas=2; then acks=all waits until no failover can lose a record",
-        )
-    return ok("replicas", found)
-
-
-async def sentinels(connection: RedisConnection) -> list[Finding]:
-    """Judge how many Sentinels answer what the broker asks while a replica is missing; without Sentinels, nothing."""
-    if connection.address.sentinels is None:
-        return []
-    asked = questions(connection.address, connection.primary)
-    async with trio.open_nursery() as nursery:
-        panel = SentinelPanel(connection.address, nursery)
-        views = [view for answer in await panel.ask(asked) if (view := view_in(answer)) is not None]
-        nursery.cancel_scope.cancel()
-    known = max([panel.number, *(view.sentinels for view in views)])
-    found = f"{len(views)} of {known} answer"
-    if len(views) == known:
-        return [ok("sentinels", found)]
-    remedy = (
-        "start them, name all of them in --storage, and let their user send SENTINEL; with half of them or fewer,"
-        " acks=all waits while a replica is missing"
-    )
-    return [warning("sentinels", found, remedy)]
-
-
 async def clock(connection: RedisConnection) -> Finding:
     """Compare the clocks of Redis and of this machine."""
     before = time.time()
     (answer,) = await connection.pipeline([(b"TIME",)], repeatable=True)
     if isinstance(answer, Exception):
-        return warning("clock", f"the server refuses TIME: {answer}", REMEDY)
+        return warning("clock", f"the server refuses TIME: {answer}", remedy_of(answer))
     seconds, microseconds = cast(list[bytes], answer)
     difference = int(seconds) + int(microseconds) / 1e6 - (before + time.time()) / 2
     found = f"Redis differs by {round(difference * 1000):,} ms"
@@ -218,7 +210,7 @@ async def keyspace(connection: RedisConnection) -> Finding:
     """Compare the format of the stored data with the one that this korvet writes."""
     (stored,) = await connection.pipeline([(b"GET", Keyspace("korvet").format)], repeatable=True)
     if isinstance(stored, Exception):
-        return error("keyspace", f"the server refuses GET: {stored}", REMEDY)
+        return error("keyspace", f"the server refuses GET: {stored}", remedy_of(stored))
     if stored is None:
         return ok("keyspace", "there is no data of korvet yet")
     found = f"format {cast(bytes, stored).decode(errors='replace')}"
@@ -233,7 +225,6 @@ async def keyspace(connection: RedisConnection) -> Finding:
 
 # --- The rights of the user -----------------------------------------------------------------------------------
 
-KEY = b"korvet:$doctor"
 PROBE = b"return 1"
 PROBE_SHA = b"e0e1f9fabfc9d4800c877a703b823ac0578ff8db"
 # A command for each right that docs/storage.md names. KEY holds a string, so that commands for other types change
@@ -300,7 +291,7 @@ async def rights(connection: RedisConnection, config: Config, *, in_cluster: boo
     if isinstance(stored, NoPermissionError):
         return [error("rights", f"the user may not SET {KEY.decode()}", REMEDY)]
     if isinstance(stored, RedisError):
-        return [error("rights", f"SET failed: {stored}", "see the log of Redis")]
+        return [error("rights", f"SET failed: {stored}", remedy_of(stored))]
     found = []
     for right in await refused(connection, {name: command for name, (command, _) in OPTIONAL.items()}):
         essential = right == "wait" and config.min_insync_replicas > 1

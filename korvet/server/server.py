@@ -56,7 +56,7 @@ from korvet.server.tls import TlsTransport
 from korvet.server.transport import PlainTransport, Transport
 from korvet.storage.compaction import BYTES_PER_KEY
 from korvet.storage.interface import OffsetMapping, Storage, StorageDefaults, StorageUsageError, TopicConfig
-from korvet.storage.open import StorageOptions, open_storage
+from korvet.storage.open import StorageOptions, check_url, open_storage
 from korvet.storage.topic_config import LAYOUT, SEQUENCE_BITS, TIMESTAMP_TYPES
 from korvet.tiered.remote import RemoteStore, open_remote_store
 
@@ -372,6 +372,7 @@ async def run(
     arrives before the broker serves.
     """
     async with ended_by_signals() as ending:
+        check_url(config.storage)  # it is a mistake in the settings, which another port does not correct
         # Listen first: a port in use is an immediate error, while opening storage may take long. Clients that connect
         # in the meantime wait in the backlog.
         listeners = open_listeners(config)

@@ -73,11 +73,34 @@ def open_storage(url: str, options: StorageOptions | None = None) -> AbstractAsy
 
     Raise StorageUsageError for a URL that names no storage, or a storage that cannot be opened.
     """
+    return backend_of(url)(url, options or StorageOptions())
+
+
+def check_url(url: str) -> None:
+    """Raise StorageUsageError if the URL names no storage. Open nothing."""
+    backend = backend_of(url)
+    if backend is open_redis:
+        from korvet.storage.redis.client.address import parse_address  # noqa: PLC0415  see `open_redis`
+
+        parse_address(url)
+    elif backend is open_embedded:
+        embedded_folder(url)
+    elif backend is open_memory:
+        memory_limit(url, None)
+
+
+def backend_of(url: str) -> Backend:
+    """Return the backend that the scheme of a URL names. Raise StorageUsageError if there is none."""
     if url in FORMS:
         raise StorageUsageError(f"{url!r} is not a URL; write {FORMS[url]}")
-    scheme = urlsplit(url).scheme
-    backend = BUILT_IN.get(scheme) or installed_backend(url, scheme)
-    return backend(url, options or StorageOptions())
+    scheme = scheme_of(url)
+    return BUILT_IN.get(scheme) or installed_backend(url, scheme)
+
+
+def scheme_of(url: str) -> str:
+    """Return the scheme of a URL whose other parts may be invalid, or an empty string."""
+    scheme, colon, _ = url.partition(":")
+    return scheme.lower() if colon else ""
 
 
 def installed_backend(url: str, scheme: str) -> Backend:
@@ -204,7 +227,10 @@ def embedded_folder(url: str) -> Path:
 
 def memory_limit(url: str, default: int | None) -> int:
     """Return the number of bytes that a memory URL allows."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise StorageUsageError(f"{without_password(url)}: {error}; accepted: memory://") from None
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     text = options.pop("max_bytes", None)
     if options or parts.netloc or parts.path or parts.fragment:

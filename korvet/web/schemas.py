@@ -12,7 +12,6 @@ from collections import OrderedDict
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
-from urllib.parse import urlsplit
 
 import trio
 from attrs import define, field
@@ -95,11 +94,8 @@ def open_schemas(url: str) -> Schemas:
 
     try:
         split_credentials(url)
-        _ = urlsplit(url).port
     except RegistryError as error:
         raise PageRefused(str(error)) from None
-    except ValueError:
-        raise PageRefused("the URL of the registry is invalid; accepted: http://host:8081") from None
     return Schemas(url)
 
 

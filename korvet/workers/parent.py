@@ -31,6 +31,7 @@ from korvet.metrics.samples import Samples
 from korvet.server.listeners import ListenError, PortInUse, held_ports
 from korvet.server.reloading import ReadConfig, report_changes
 from korvet.server.signals import Ending, ended_by_signals
+from korvet.storage.open import check_url
 from korvet.workers.control import (
     Control,
     Drain,
@@ -294,6 +295,7 @@ async def run(
     signal that arrives before all workers serve.
     """
     async with ended_by_signals() as ending:
+        check_url(config.storage)
         with private_folder() as folder:
             async with ports_of_its_own(config) as found, shared_storage(found) as shared:
                 family = Family(forker)

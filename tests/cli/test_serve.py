@@ -145,15 +145,45 @@ def test_port_in_use_prints_one_line_and_exits_with_1() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["mysql://localhost", "embedded", "redis//localhost", "memory://?max_bytes=many"]
+    "url",
+    [
+        "mysql://localhost",
+        "embedded",
+        "embedded://folder",
+        "redis//localhost",
+        "memory://?max_bytes=many",
+        "redis://[::1/0",
+        "redis+sentinel://[::1/name",
+        "redis+cluster://[::1",
+        "mysql://[::1",
+        "redis://localhost:port/0",
+    ],
 )
 def test_invalid_storage_url_prints_one_line_and_exits_with_2(url: str) -> None:
-    status, err = refused("--listeners", "127.0.0.1:0", "--storage", url)
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # that the port is taken is not the mistake
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        status, err = refused("--listeners", address, "--storage", url)
 
     assert 2 == status
+    assert "an error in korvet" not in err
     assert err.startswith("korvet: ")
     assert url in err
     assert 1 == err.count("\n")
+
+
+def test_invalid_storage_url_is_refused_before_the_ports_of_several_processes() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        status, err = refused("--listeners", address, "--storage", "mysql:foo", "--processes", "2")
+
+    assert 2 == status
+    assert err.startswith("korvet: 'mysql:foo' names no storage; accepted are memory://")
+
+
+def test_password_of_an_invalid_storage_url_is_not_printed() -> None:
+    status, err = refused("--listeners", "127.0.0.1:0", "--storage", "redis://user:c4n4ry@[::1/0")
+
+    assert (2, "korvet: redis://user@[::1/0: Invalid IPv6 URL; accepted: [::1]:PORT\n") == (status, err)
 
 
 def test_all_invalid_settings_are_reported_together_with_accepted_values(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from korvet.cluster.registration import Registration, written
 from korvet.config import Config
 from korvet.doctor import leftovers
 from korvet.doctor.findings import Finding, Verdict
-from korvet.doctor.redis import REQUIRED, redis_findings, replicas
+from korvet.doctor.redis import REQUIRED, redis_findings
+from korvet.doctor.replication import replicas
 from korvet.testing import running_broker
 from tests.sentinels import Report, scripted_sentinel, sentinel_url
 from tests.servers import VALKEY, RedisServer, free_port, start_server

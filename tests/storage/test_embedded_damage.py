@@ -17,6 +17,7 @@ import trio
 
 from korvet.storage.embedded import disk, server
 from korvet.storage.embedded import folder as folders
+from korvet.storage.embedded.checksums import verify
 from korvet.storage.embedded.repair import cut, examine
 from korvet.storage.embedded.server import EmbeddedServer, embedded_server
 from korvet.storage.interface import StorageUsageError
@@ -232,6 +233,67 @@ async def test_file_that_ends_in_a_command_is_cut_with_a_warning(
 
     assert 2 * KEYS - 1 == count
     assert "ended in an incomplete command" in caplog.text
+
+
+@pytest.mark.parametrize("part", [0.01, 0.5, 0.99])
+async def test_flipped_bit_is_refused_and_cut(folder: Path, part: float) -> None:
+    await fill(folder)
+    path = only(folder, "*.incr.aof")
+    content = bytearray(path.read_bytes())
+    intact = bytes(content)
+    content[int(part * len(content))] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(
+        StorageUsageError, match=r"incr.aof has changed between the bytes 0 and .* see korvet repair"
+    ):
+        async with embedded_server(folder):
+            pass
+    found = examine(folder)
+
+    assert found.damage is not None
+    assert found.can_cut
+    cut(folder, found.damage)
+    assert KEYS == await stored(folder)  # those of the snapshot
+    path.write_bytes(intact)
+
+
+async def test_checksums_follow_rewrites_and_adoption(folder: Path) -> None:
+    for _ in range(3):
+        await fill(folder)
+    orphan = kill_a_broker(folder)
+    async with embedded_server(folder) as server:
+        assert orphan == server.pid
+        with client(server) as plain:
+            plain.set("adopted", 1)
+    sums = sorted(path.name for path in (folder / "appendonlydir").glob("*.crc"))
+
+    assert [f"{only(folder, '*.incr.aof').name}.crc"] == sums
+    assert 0 == verify(folder)
+    assert 2 * KEYS + 2 == await stored(folder)
+
+
+async def test_file_that_is_shorter_than_it_was_starts_with_an_error(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(folder)
+    path = only(folder, "*.incr.aof")
+    whole = path.read_bytes()
+    kept = whole[: whole.rindex(b"*3\r\n")]  # whole commands, so that the server notices nothing
+    path.write_bytes(kept)
+    count = await stored(folder)
+
+    assert 2 * KEYS - 1 == count
+    assert f"the last {len(whole) - len(kept)} bytes of the append-only file are gone" in caplog.text
+    assert 0 == verify(folder)
+
+
+async def test_checksums_that_a_power_loss_has_damaged_are_ignored(folder: Path) -> None:
+    await fill(folder)
+    path = only(folder, "*.crc")
+    path.write_bytes(path.read_bytes()[:-4] + bytes(4))
+
+    assert 2 * KEYS == await stored(folder)
+    assert 0 == verify(folder)
 
 
 async def test_folder_of_a_running_server_is_not_examined(folder: Path) -> None:

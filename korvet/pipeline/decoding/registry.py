@@ -107,7 +107,11 @@ def ask(url: str, path: str) -> Any:
 
 def split_credentials(url: str) -> tuple[str, dict[str, str]]:
     """Return the URL without user and password, and the header with them."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise RegistryError(f"{without_password(url)!r} is not a registry URL: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise RegistryError(f"{without_password(url)!r} is not a registry URL; accepted: http://host:8081")
     address, headers = split_login(urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", "")))

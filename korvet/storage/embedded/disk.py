@@ -19,7 +19,6 @@ import trio
 from attrs import define, field
 
 from korvet.storage.embedded.binary import has_files
-from korvet.storage.embedded.folder import free_bytes
 from korvet.storage.redis.client.link import Link, LinkEnded
 from korvet.storage.redis.client.replies import as_map
 
@@ -79,21 +78,12 @@ class DiskGuard:
     def _judge(self) -> None:
         """Find out whether the disk keeps what is written, and log each change."""
         folder = self.server.folder
-        danger = GONE if not has_files(folder) else self._lack_of_room()
+        danger = GONE if not has_files(folder) else lack_of_room(folder, ROOM_AGAIN if self.danger else 1.0)
         if danger is not None and self.danger is None:
             logger.error("%(folder)s: %(error)s; writes are refused", {"folder": folder, "error": danger})
         elif danger is None and self.danger is not None:
             logger.warning("%(folder)s: there is room again; writes are accepted", {"folder": folder})
         self.danger = danger
-
-    def _lack_of_room(self) -> str | None:
-        """Return that the file system is nearly full, or None."""
-        status = os.statvfs(self.server.folder)
-        reserve = min(RESERVE_BYTES, status.f_blocks * status.f_frsize // RESERVE_PART)
-        free, wanted = free_bytes(self.server.folder), int(reserve * (ROOM_AGAIN if self.danger else 1))
-        if free >= wanted:
-            return None
-        return f"its file system has less than {wanted >> 20:,} MB left: make room on it"
 
     async def _instruct(self) -> None:
         """Let the server refuse or accept writes, as `danger` requires."""
@@ -129,3 +119,12 @@ class DiskGuard:
         finally:
             with trio.CancelScope(shield=True):
                 await self._leave()
+
+
+def lack_of_room(folder: Path, factor: float = 1.0) -> str | None:
+    """Return that less than the reserve, or a multiple of it, is left on the file system; None if there is more."""
+    status = os.statvfs(folder)
+    wanted = int(factor * min(RESERVE_BYTES, status.f_blocks * status.f_frsize // RESERVE_PART))
+    if status.f_bavail * status.f_frsize >= wanted:
+        return None
+    return f"its file system has less than {wanted >> 20:,} MB left: make room on it"

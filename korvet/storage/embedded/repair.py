@@ -18,6 +18,7 @@ from typing import BinaryIO
 from attrs import frozen
 
 from korvet.storage.embedded.binary import MANIFEST, SINGLE_FILE, find_binary, version_of
+from korvet.storage.embedded.checksums import changed_range, forget
 from korvet.storage.embedded.folder import broker_lock, try_lock
 from korvet.storage.interface import StorageUsageError
 
@@ -84,6 +85,7 @@ def cut(folder: Path, damage: Damage) -> Path:
         kept.mkdir(mode=0o700)
         copy = kept / damage.path.name
         shutil.copy2(damage.path, copy)
+        forget(folder)
         with damage.path.open("r+b") as file:
             file.truncate(damage.intact)
             os.fsync(file.fileno())
@@ -132,8 +134,11 @@ def damage_in(path: Path, configured_binary: str | None) -> Damage | None:
         raise StorageUsageError(
             f"{path} begins with a snapshot, as Redis below 7.0 writes it; use its redis-check-aof --fix"
         )
+    changed = changed_range(path)
     with path.open("rb") as file:
-        intact, reason = scan(file)
+        intact, reason = scan(file, size if changed is None else changed.start)
+    if changed is not None:
+        reason = f"bytes from {changed.start:,} to {changed.end:,} have changed since they were written"
     return None if reason is None else Damage(path, size, intact, reason)
 
 
@@ -150,12 +155,17 @@ def damage_in_snapshot(path: Path, size: int, configured_binary: str | None) -> 
     return Damage(path, size, 0, reasons[0] if reasons else f"{program} ended with status {done.returncode}")
 
 
-def scan(file: BinaryIO) -> tuple[int, str | None]:
-    """Return how many bytes of an append-only file are whole commands, and why the next ones are not, or None."""
+def scan(file: BinaryIO, limit: int) -> tuple[int, str | None]:
+    """Return how many of the first `limit` bytes of an append-only file are whole commands.
+
+    Also return why the next ones are not, or None.
+    """
     intact = position = 0
     in_transaction = False
     try:
         for position, command in commands(file):
+            if position > limit:
+                break
             name = command.upper()
             in_transaction = name == b"MULTI" or (in_transaction and name != b"EXEC")
             if not in_transaction:

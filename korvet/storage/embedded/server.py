@@ -9,7 +9,7 @@ file, and evicts nothing. The broker stops it at its own end, and restarts it if
     server.log       the server's output since its last start
     redis.sock       for the broker, and for redis-cli -s
     socket           if PATH is too long for a socket: the path of one in a private temporary folder
-    appendonlydir    the data
+    appendonlydir    the data, and checksums of it
 
 A broker that was killed leaves its server running. The next broker finds the first lock free and the second one held,
 and adopts the running server: nothing has to be loaded, nothing can be lost.
@@ -23,6 +23,7 @@ import re
 import subprocess
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -31,6 +32,7 @@ import trio
 from korvet.concurrency.background import background_nursery
 from korvet.storage.embedded.allocator import environment
 from korvet.storage.embedded.binary import check_readable, find_binary, has_files, note_writer, version_of
+from korvet.storage.embedded.checksums import Checksums, verify
 from korvet.storage.embedded.disk import DiskGuard
 from korvet.storage.embedded.folder import (
     OTHERS,
@@ -47,7 +49,7 @@ from korvet.storage.embedded.folder import (
     truncation,
     try_lock,
 )
-from korvet.storage.embedded.syncing import sync_every_second
+from korvet.storage.embedded.syncing import keep_on_disk
 from korvet.storage.interface import StorageUsageError
 from korvet.storage.redis.client.address import RedisAddress
 from korvet.storage.redis.client.link import Link, LinkEnded
@@ -94,11 +96,12 @@ async def embedded_server(
             async with background_nursery() as nursery:
                 nursery.start_soon(server.keep_running)
                 await nursery.start(DiskGuard(server).run)
-                if broker_syncs:
-                    nursery.start_soon(sync_every_second, path)
+                nursery.start_soon(partial(keep_on_disk, server.checksums, syncs=broker_syncs))
                 yield server
         finally:
             await server.stop()
+            with suppress(OSError):  # without its last checksums the data is as good
+                server.checksums.extend(finish=True)
 
 
 class EmbeddedServer:
@@ -114,6 +117,7 @@ class EmbeddedServer:
         self.folder = folder
         self.socket = folder / "redis.sock"
         self.pid = 0
+        self.checksums = Checksums(folder)
         self._appendfsync = appendfsync
         self._configured_binary = configured_binary
         self._meanwhile = meanwhile
@@ -196,6 +200,7 @@ class EmbeddedServer:
         binary = find_binary(self._configured_binary)
         version = version_of(binary)
         check_readable(self.folder, version)
+        missing = await trio.to_thread.run_sync(verify, self.folder)
         server_json = self.folder / "server.json"
         before = server_json.read_bytes() if server_json.exists() else None
         has_data = has_files(self.folder)
@@ -210,17 +215,26 @@ class EmbeddedServer:
             raise
         if not has_data:
             note_writer(self.folder, version, has_data=True)
-        self._report_loading()
+        self._report_loading(missing)
         fields = {**self._fields, "version": version}
         logger.debug("started %(version)s (process %(pid)d) in %(folder)s", fields)
 
-    def _report_loading(self) -> None:
-        """Log what the server has logged of an append-only file whose end was missing."""
-        if lost := truncation(self.folder):
+    def _report_loading(self, missing: int) -> None:
+        """Log that the end of the append-only file was missing, or cut by the server; `missing` bytes had checksums."""
+        lost = truncation(self.folder)
+        if lost is not None or missing:
+            self.checksums.forget()
+        if lost is not None:
             logger.warning(
                 "%(folder)s: the append-only file ended in an incomplete command, as after a power loss; the server"
                 " has cut it (%(error)s)",
                 {**self._fields, "error": lost},
+            )
+        if missing:
+            logger.error(
+                "%(folder)s: the last %(bytes)d bytes of the append-only file are gone, as after a power loss;"
+                " the records in them are lost",
+                {**self._fields, "bytes": missing},
             )
 
     async def _start_process(self, command: Sequence[str]) -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import trio
 
+from korvet.storage.embedded.checksums import Checksums
+
 logger = logging.getLogger(__name__)
 
 SYNC_EVERY_S = 1.0
@@ -28,11 +30,13 @@ DURABILITY = (
 Sizes = dict[int, int]  # bytes of each file, by inode
 
 
-async def sync_every_second(folder: Path) -> None:
-    """Sync the append-only files of the server in `folder` until cancelled; log when the disk refuses, and later not.
+async def keep_on_disk(checksums: Checksums, *, syncs: bool) -> None:
+    """Note checksums of the append-only files of a server, and sync them if `syncs`, until cancelled.
 
-    A sync that takes longer than a second is followed by the next one.
+    Log when the disk refuses, and when it does not any more. A sync that takes longer than a second is followed by the
+    next one.
     """
+    folder = checksums.folder
     limiter = trio.CapacityLimiter(1)
     synced: Sizes = {}
     is_failing = False
@@ -40,7 +44,7 @@ async def sync_every_second(folder: Path) -> None:
         next_s = trio.current_time() + SYNC_EVERY_S
         try:
             if any(synced.get(inode) != size for inode, size in sizes(folder).items()):
-                synced = await trio.to_thread.run_sync(sync, folder, limiter=limiter)
+                synced = await trio.to_thread.run_sync(sync, checksums, syncs, limiter=limiter)
         except OSError as error:
             if not is_failing:
                 logger.error(  # noqa: TRY400  the message is complete
@@ -56,20 +60,22 @@ async def sync_every_second(folder: Path) -> None:
         await trio.sleep_until(next_s)
 
 
-def sync(folder: Path) -> Sizes:
-    """Sync the files to disk. Return their sizes before."""
+def sync(checksums: Checksums, syncs: bool) -> Sizes:  # noqa: FBT001  called by position, in a thread
+    """Sync the files to disk if `syncs`, and note their checksums. Return their sizes before."""
     before: Sizes = {}
-    for path in append_only_files(folder):
+    for path in append_only_files(checksums.folder):
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             continue  # a rewrite has replaced the file, which the server has synced
         try:
             status = os.fstat(descriptor)
-            os.fdatasync(descriptor)
+            if syncs:
+                os.fdatasync(descriptor)
             before[status.st_ino] = status.st_size
         finally:
             os.close(descriptor)
+    checksums.extend()
     return before
 
 

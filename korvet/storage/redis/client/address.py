@@ -150,7 +150,8 @@ def parse_address(url: str) -> RedisAddress:
     try:
         return address_from(url)
     except (ValueError, OSError) as error:  # OSError: a certificate's file, and ssl.SSLError is one
-        raise StorageUsageError(f"{without_password(url)}: {error}") from None
+        accepted = "; accepted: [::1]:PORT" if "IPv6" in str(error) else ""
+        raise StorageUsageError(f"{without_password(url)}: {error}{accepted}") from None
 
 
 def address_of(where: str | RedisAddress) -> RedisAddress:
