@@ -503,7 +503,7 @@ class Config:
         tls.VERSIONS, tls.PROTOCOLS, "versions of TLS that listeners accept"
     )
     ssl_cipher_suites: tuple[str, ...] = _setting(
-        tls.CIPHER_SUITES, (), "cipher suites that listeners accept; if not set, OpenSSL's secure ones"
+        tls.CIPHER_SUITES, (), "cipher suites that listeners accept; if not set, all of them"
     )
     ssl_principal_mapping_rules: str = _setting(
         text(

@@ -21,7 +21,7 @@ from korvet.broker.quotas import ClientQuotas
 from korvet.broker.rates import Rate, Window
 from korvet.config import Config, Listener
 from korvet.config.kinds import MAX_INT
-from korvet.server.log_limit import LogLimit
+from korvet.logs import LogLimit
 
 logger = logging.getLogger(__name__)
 
@@ -112,12 +112,12 @@ class Admission:
             for gate in (self._all, self._listeners[listener.name]):
                 gate.charge(-1)
             text = "%(peer)s: connection refused: its address creates connections too fast"
-            self.refusals.warning(text, {"peer": peer, "listener": listener.name})
+            self.refusals.log(text, {"peer": peer, "listener": listener.name})
             return delay_s
         most = self.config.max_connections_of(host)
         if self._by_host[host] >= most:
             text = "%(peer)s: connection refused: its address has the maximum of %(limit)d"
-            self.refusals.warning(text, {"peer": peer, "limit": most, "listener": listener.name})
+            self.refusals.log(text, {"peer": peer, "limit": most, "listener": listener.name})
             return 0.0
         return None
 

@@ -35,6 +35,7 @@ from korvet.concurrency.tasks import supervise
 from korvet.config import ASSIGNED, Config, Listener
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.handlers import APIS
+from korvet.logs import LogLimit
 from korvet.protocol.connection import Api
 from korvet.server.admission import Admission
 from korvet.server.authentication import Authentication, authentication
@@ -105,6 +106,7 @@ class Server:
     _admission: Admission = field(init=False)
     _refused: int = 0  # connections that are closed after a delay
     _budget: ByteBudget = field(init=False)
+    _overdue: LogLimit = field(factory=lambda: LogLimit(logger, logging.INFO, "closed connections", 60))
     _heap: Heap = field(factory=Heap)
     _stopping: trio.Event = field(factory=trio.Event)
     _leaves: bool = True
@@ -332,7 +334,7 @@ class Server:
                     "listener": connection.listener_name,
                     "software": connection.software and "/".join(connection.software),
                 }
-                logger.info("%(peer)s: connection closed: %(error)s", fields)
+                self._overdue.log("%(peer)s: connection closed: %(error)s", fields)
                 connection.end()
         end_waits_of_disconnected(parked)
 
