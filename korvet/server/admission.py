@@ -50,6 +50,11 @@ class Gate:
     def __attrs_post_init__(self) -> None:
         self._created = Rate(self.window)
 
+    def apply(self, other: Gate) -> None:
+        """Take the limits of another gate."""
+        self.rate = other.rate
+        self.number.change(other.number.limit)
+
     def charge(self, connections: int) -> float:
         """Count new connections, and return the seconds for which the last one has to wait."""
         if self.rate == MAX_INT:
@@ -69,6 +74,15 @@ class Admission:
     _all: Gate = field(init=False)
     _listeners: Mapping[str, Gate] = field(init=False)
     _by_host: Counter[str] = field(factory=Counter)
+
+    def configure(self, config: Config) -> None:
+        """Apply other limits. Connections above a lower limit stay."""
+        self.config = config
+        self._all.apply(self._gate(config.max_connections, config.max_connection_creation_rate))
+        for listener in config.listeners:
+            most = config.of_listener(listener, "max_connections")
+            rate = config.of_listener(listener, "max_connection_creation_rate")
+            self._listeners[listener.name].apply(self._gate(most, rate))
 
     def __attrs_post_init__(self) -> None:
         config = self.config

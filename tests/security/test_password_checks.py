@@ -7,7 +7,7 @@ import trio
 
 from korvet.security import password_checks
 from korvet.security.password_checks import PasswordChecks
-from korvet.security.scram import ScramCredential, ScramMechanism, credential_of, salted_password
+from korvet.security.scram import ScramCredential, ScramMechanism, credential_of, is_password_of, salted_password
 
 SHA = ScramMechanism.SCRAM_SHA_256
 
@@ -20,7 +20,7 @@ def credential(password: str) -> ScramCredential:
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the list of passwords that were hashed."""
     passwords: list[str] = []
-    real = password_checks.is_password_of
+    real = is_password_of
 
     def counted(mechanism: ScramMechanism, known: ScramCredential, password: str) -> bool:
         passwords.append(password)
