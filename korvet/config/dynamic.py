@@ -16,7 +16,7 @@ from korvet.config.settings import Config, DynamicValues, settings
 
 #: The settings that a broker applies while it runs.
 APPLIED: Final = (
-    *("log.retention.ms", "log.retention.minutes", "log.retention.hours", "log.retention.bytes"),
+    *("log.retention.ms", "log.retention.bytes"),
     *("log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size", "compression.type", "min.insync.replicas"),
     *("log.message.timestamp.type", "log.message.timestamp.before.max.ms"),
     *("log.message.timestamp.after.max.ms", "message.max.bytes"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -10,13 +11,16 @@ import trio
 from korvet.broker.broker import Broker, log_dir_of
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
+from korvet.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from korvet.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from korvet.protocol.messages.incremental_alter_configs import AlterableConfig as IncrementalConfig
 from korvet.protocol.messages.incremental_alter_configs import AlterConfigsResource as IncrementalResource
 from korvet.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from korvet.storage.memory import MemoryStorage
 from tests.handlers.support import NOW_MS, T0, ask, batch, create, new_broker, produce_request
-from tests.hostile.measuring import API_VERSIONS
+from tests.hostile.measuring import API_VERSIONS, client_of
+from tests.processes import KorvetProcess
+from tests.servers import VALKEY, start_server
 from tests.talk import connect, serving
 
 SET, DELETE, APPEND = range(3)
@@ -208,3 +212,45 @@ async def test_limits_of_connections_change_while_the_broker_runs() -> None:
         await change(server.broker, "", ("max.connections.per.ip", DELETE, None))
         async with connect(server) as third:
             await third.ask(API_VERSIONS, 3)
+
+
+@pytest.mark.servers
+@pytest.mark.slow
+async def test_all_processes_of_all_brokers_follow_on_redis() -> None:
+    server = start_server(VALKEY)
+    try:
+        with (
+            KorvetProcess(server.url, {"node.id": "1"}, ["--processes", "2"]) as one,
+            KorvetProcess(server.url, {"node.id": "2"}) as other,
+            trio.fail_after(60),
+        ):
+            await check_brokers(one, other)
+    finally:
+        server.remove()
+
+
+async def check_brokers(one: KorvetProcess, other: KorvetProcess) -> None:
+    """Change a setting of all brokers at one of them, and check it in several connections to both."""
+    large = produce_request({T0: batch(b"x" * 5000)})
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(client_of(broker)) for broker in (one, one, one, one, other)
+        ]
+        topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+        await clients[0].ask(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 5)
+
+        async def codes() -> set[int]:
+            answers = [await client.ask(large, 9) for client in clients]
+            return {each.responses[0].partition_responses[0].error_code for each in answers}
+
+        assert {0} == await codes()
+        for value, code in (("1000", ErrorCode.MESSAGE_TOO_LARGE), (None, ErrorCode.NONE)):
+            change_ = IncrementalConfig(
+                name="message.max.bytes", config_operation=DELETE if value is None else SET, value=value
+            )
+            resource = IncrementalResource(resource_type=BROKER, resource_name="", configs=[change_])
+            request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+            answer = await clients[-1].ask(request, 1)
+            assert 0 == answer.responses[0].error_code
+            while await codes() != {code}:  # noqa: ASYNC110  the broker is another process
+                await trio.sleep(0.05)

@@ -7,7 +7,13 @@ import trio
 
 from korvet.security import password_checks
 from korvet.security.password_checks import PasswordChecks
-from korvet.security.scram import ScramCredential, ScramMechanism, credential_of, is_password_of, salted_password
+from korvet.security.scram import (
+    ScramCredential,
+    ScramMechanism,
+    credential_of,
+    is_password_of,
+    salted_password,
+)
 
 SHA = ScramMechanism.SCRAM_SHA_256
 
