@@ -16,9 +16,12 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from time import monotonic
 from typing import Any, Final
+
+from attrs import define
 
 from korvet.protocol.text import quoted
 
@@ -55,6 +58,34 @@ def written(value: object) -> str:
     """Return the value of a field in the text format, quoted unless it is plain."""
     text = str(value)
     return text if PLAIN_VALUE.fullmatch(text) else quoted(text)
+
+
+@define(eq=False)
+class LogLimit:
+    """Log at most `lines` messages in `period_s` seconds, and the number left out after that."""
+
+    logger: logging.Logger
+    level: int = logging.WARNING
+    subject: str = "warnings about connections"
+    lines: int = 10
+    period_s: float = 60.0
+    clock: Callable[[], float] = monotonic  # seconds
+    _began_s: float = -float("inf")
+    _logged: int = 0
+    _left_out: int = 0
+
+    def log(self, message: str, *arguments: object) -> None:
+        """Log a message, or count it if there were too many."""
+        now_s = self.clock()
+        if now_s - self._began_s >= self.period_s:
+            if self._left_out:
+                self.logger.log(self.level, "%d %s were not logged", self._left_out, self.subject)
+            self._began_s, self._logged, self._left_out = now_s, 0, 0
+        if self._logged < self.lines:
+            self._logged += 1
+            self.logger.log(self.level, message, *arguments)
+        else:
+            self._left_out += 1
 
 
 class TextFormatter(logging.Formatter):

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from korvet.broker.alterations import (
     ResourceType,
     SettingChange,
-    refuse_broker_changes,
     validate_broker_id,
     validate_changes,
     validate_topic_resource,
 )
 from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.dynamic_settings import CLUSTER, BrokerSettings, validate_combination
 from korvet.concurrency.time_slices import TimeSlices
 from korvet.config import Config
 from korvet.protocol.errors import InvalidRequest, KafkaError, KafkaStorageError, detached
@@ -42,6 +42,8 @@ PERMISSIONS_ON: Mapping[int, acls.ResourceType] = {
 Alter = Callable[[Topic], Topic]
 # Returns the topic with altered settings, given the changes and the broker's configuration.
 AlterSettings = Callable[[Topic, Sequence[SettingChange], Config], Topic]
+# Returns a broker's altered dynamic settings.
+AlterBrokerSettings = Callable[[Mapping[str, str], Sequence[SettingChange]], Mapping[str, str]]
 Resource = tuple[int, str]  # its type and name
 
 
@@ -85,6 +87,7 @@ async def alter_settings(
     context: RequestContext,
     wanted: Sequence[tuple[Resource, Sequence[SettingChange]]],
     alter: AlterSettings,
+    alter_broker: AlterBrokerSettings,
     *,
     validate_only: bool,
 ) -> list[KafkaError | None]:
@@ -97,7 +100,7 @@ async def alter_settings(
         try:
             if times[resource] > 1:
                 raise InvalidRequest("Each resource must appear at most once.")
-            await _alter(broker, context, resource, changes, alter, validate_only=validate_only)
+            await _alter(broker, context, resource, changes, alter, alter_broker, validate_only=validate_only)
         except KafkaError as error:
             outcomes.append(detached(error))
         else:
@@ -111,6 +114,7 @@ async def _alter(
     resource: Resource,
     changes: Sequence[SettingChange],
     alter: AlterSettings,
+    alter_broker: AlterBrokerSettings,
     *,
     validate_only: bool,
 ) -> None:
@@ -128,6 +132,28 @@ async def _alter(
         )
     elif kind == ResourceType.BROKER:
         validate_broker_id(name, broker.config)
-        refuse_broker_changes(changes)
+        await _alter_broker(
+            broker, name, lambda before: alter_broker(before, changes), validate_only=validate_only
+        )
     else:
         raise InvalidRequest(f"Unknown resource type {kind}")
+
+
+async def _alter_broker(
+    broker: Broker,
+    name: str,
+    alter: Callable[[Mapping[str, str]], Mapping[str, str]],
+    *,
+    validate_only: bool,
+) -> None:
+    """Alter the dynamic settings of this broker, or with the name CLUSTER, of all brokers."""
+
+    def altered(before: BrokerSettings) -> BrokerSettings:
+        after = {**before, name: alter(before.get(name, {}))}
+        validate_combination(broker.config.static, after.get(CLUSTER, {}), after.get(name, {}))
+        return {each: values for each, values in after.items() if values}
+
+    if validate_only:
+        altered(await broker.dynamic.refresh())
+    else:
+        await broker.dynamic.alter(altered)

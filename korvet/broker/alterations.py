@@ -20,7 +20,6 @@ from korvet.broker.topics import (
     validate_together,
 )
 from korvet.config import Config
-from korvet.config import settings as broker_settings
 from korvet.protocol.errors import InvalidConfig, InvalidPartitions, InvalidReplicaAssignment, InvalidRequest
 from korvet.storage.interface import Topic
 
@@ -153,20 +152,6 @@ def validate_broker_id(name: str, config: Config) -> None:
     if node_id != config.node_id:
         raise InvalidRequest(
             f"Unexpected broker id, expected {config.node_id} or empty string, but received {name}"
-        )
-
-
-def refuse_broker_changes(changes: Sequence[SettingChange]) -> None:
-    """Raise for changes of a broker's settings, except DELETE: the broker reads all settings once, at its start."""
-    # DELETE removes a dynamic value and restores the default. There are no dynamic values, so it changes nothing.
-    names = [change.name for change in changes if change.operation != SettingOperation.DELETE]
-    known = broker_settings()
-    if unknown := [name for name in names if name not in known]:
-        raise InvalidConfig(f"Unknown broker config name: {', '.join(unknown)}")
-    if names:
-        raise InvalidRequest(
-            f"Cannot update these configs dynamically: {', '.join(names)}."
-            " A broker reads its settings when it starts: from its file, KORVET_… variables and the command line."
         )
 
 

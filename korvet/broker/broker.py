@@ -13,6 +13,8 @@ from abc import ABC, abstractmethod
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 from uuid import UUID, uuid4
 
 import trio
@@ -20,13 +22,16 @@ from attrs import define, evolve, field, frozen
 
 from korvet.broker.authorization import ERRORS, Authorization, RequestDecisions, open_authorization
 from korvet.broker.counters import Counters
+from korvet.broker.dynamic_settings import CLUSTER, BrokerSettings, BrokerSettingsStore
 from korvet.broker.limits import AnswerBudget, share_of
 from korvet.broker.producer_ids import ProducerIds
 from korvet.broker.quotas import ClientQuotas
+from korvet.broker.storage_defaults import storage_defaults
 from korvet.broker.topics import NewTopic, PlannedTopic, TopicRules, plan, rules_of
 from korvet.cluster.membership import Membership
 from korvet.cluster.registration import FIRST_ID, Registration
-from korvet.config import ASSIGNED, Config
+from korvet.config import ASSIGNED, Config, ConfigError
+from korvet.config.dynamic import with_dynamic
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.maintenance.compaction import CompactionWorker
 from korvet.maintenance.leases import Leases
@@ -172,12 +177,32 @@ class Broker:
     compaction: CompactionWorker = field(repr=False)
     users: Users = field(repr=False)
     quotas: ClientQuotas = field(repr=False)
+    dynamic: BrokerSettingsStore = field(init=False, repr=False)
+    # Called with the configuration whenever its dynamic values have changed.
+    reconfigured: list[Callable[[Config], None]] = field(factory=list, repr=False)
     _rules: dict[str, tuple[Topic, TopicRules]] = field(factory=dict, repr=False)
     # Number of partitions of all topics, and the time on the clock of `monotonic` from which they are counted again.
     _partition_count: int = field(default=0, repr=False)
     _is_counted_until: float = field(default=0.0, repr=False)
     _parked: set[trio.CancelScope] = field(factory=set, repr=False)
     _draining: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        self.dynamic = BrokerSettingsStore(self._storage, self._reconfigure)
+
+    def _reconfigure(self, values: BrokerSettings) -> None:
+        """Apply the dynamic settings of this broker. Keep the previous ones if they contradict the others."""
+        of_cluster, of_broker = (values.get(name, {}) for name in (CLUSTER, str(self.config.node_id)))
+        try:
+            config = with_dynamic(self.config.static, of_cluster, of_broker)
+        except (ConfigError, ValueError) as error:
+            logger.error("the dynamic settings of brokers are not applied: %s", error)  # noqa: TRY400
+            return
+        self.config = self.retention.config = self.compaction.config = config
+        self._rules.clear()
+        self._storage.configure(storage_defaults(config))
+        for call in self.reconfigured:
+            call(config)
 
     @property
     def store(self) -> StorageInfo:
@@ -198,6 +223,17 @@ class Broker:
         """Return the living brokers, with the addresses that are advertised on the client's listener."""
         listener = context.listener_name
         return [_node(each, listener) for each in self.membership.brokers_on(listener)]
+
+    @property
+    def advertised_listeners(self) -> str:
+        """The addresses that clients connect to, in the notation of the setting."""
+        addresses = self.membership.own.addresses
+        return ",".join(f"{name}://{host}:{port}" for name, (host, port) in addresses.items())
+
+    @property
+    def log_dir(self) -> str:
+        """The name of the storage as a log directory: a path without blanks, login and options."""
+        return log_dir_of(self.config.storage)
 
     @property
     def controller_id(self) -> int:
@@ -448,6 +484,17 @@ def _node(broker: Registration, listener: str) -> Node:
     return Node(broker.node_id, host, port, broker.rack)
 
 
+def log_dir_of(url: str) -> str:
+    """Return the URL of a storage as a path: that of its folder or socket, else /SCHEME/SERVERS/DATABASE."""
+    scheme, _, rest = url.partition(":")
+    parts = urlsplit(f"x:{rest}")
+    path = unquote(parts.path).replace(" ", "_")
+    if scheme in ("embedded", "unix"):
+        return str(Path(path).absolute())
+    servers = parts.netloc.rpartition("@")[2]
+    return "/" + "/".join(each for each in (scheme, servers, path.strip("/")) if each)
+
+
 def now_in_ms() -> int:
     return time.time_ns() // 1_000_000
 
@@ -492,7 +539,7 @@ async def open_broker(
     log, leases = Tiers(storage, config, remote), Leases(storage)
     quotas = ClientQuotas(storage, config)
     await quotas.stored.refresh_or_report()
-    return Broker(
+    broker = Broker(
         storage=storage,
         config=config,
         cluster_id=await _cluster_id(storage),
@@ -509,6 +556,8 @@ async def open_broker(
         users=Users(storage),
         quotas=quotas,
     )
+    await broker.dynamic.refresh_or_report()
+    return broker
 
 
 def registration_of(

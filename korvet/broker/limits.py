@@ -158,5 +158,13 @@ class ConnectionLimit:
 
     def closed(self) -> None:
         self.open -= 1
+        self._notify()
+
+    def change(self, limit: int) -> None:
+        """Set another limit."""
+        self.limit = limit
+        self._notify()
+
+    def _notify(self) -> None:
         self._below.set()
         self._below = trio.Event()

@@ -27,12 +27,8 @@ HELP: Mapping[str, str] = {
     "max.compaction.lag.ms": "Maximum age of a record before its partition is compacted, whatever the share of new"
     " records.",
     "max.message.bytes": "Maximum size of a record batch, as the producer compressed it.",
-    "message.downconversion.enable": "Convert batches to old formats for consumers from before 2017.",
-    "message.format.version": "Format of records; it is always that of Kafka 3.0.",
     "message.timestamp.after.max.ms": "Maximum distance of a producer's timestamp in the future.",
     "message.timestamp.before.max.ms": "Maximum distance of a producer's timestamp in the past.",
-    "message.timestamp.difference.max.ms": "Maximum distance of a producer's timestamp in the past or the future."
-    " Deprecated: use message.timestamp.before.max.ms and message.timestamp.after.max.ms.",
     "message.timestamp.type": "Source of a record's timestamp: its producer (CreateTime) or the time of its append"
     " (LogAppendTime).",
     "min.cleanable.dirty.ratio": "Minimum share of bytes appended since the last compaction from which a partition is"

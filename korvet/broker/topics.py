@@ -80,6 +80,8 @@ class ConfigSource(IntEnum):
     """The source of a topic setting's value, with the protocol's numbers."""
 
     TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
     BROKER = 4
     DEFAULT = 5
 
@@ -182,7 +184,6 @@ ALL_SETTINGS = (
         "log.message.timestamp.after.max.ms",
         lambda config: config.log_message_timestamp_after_max_ms,
     ),
-    TopicSetting("message.timestamp.difference.max.ms", long(at_least=0), str(MAX_LONG), enforced=True),
     _from_broker(
         "min.insync.replicas",
         integer(at_least=1),
@@ -224,8 +225,6 @@ ALL_SETTINGS = (
     _stored("follower.replication.throttled.replicas", _REPLICAS, ""),
     _stored("index.interval.bytes", integer(at_least=0), 4096),
     _stored("leader.replication.throttled.replicas", _REPLICAS, ""),
-    _stored("message.downconversion.enable", boolean(), default=True),
-    _stored("message.format.version", text("a Kafka version", r"[0-9]+(\.[0-9]+)+(-IV[0-9]+)?"), "3.0-IV1"),
     _stored("preallocate", boolean(), default=False),
     _stored("remote.log.copy.disable", boolean(), default=False),
     _stored("remote.log.delete.on.disable", boolean(), default=False),
@@ -328,16 +327,31 @@ def own_settings(settings: Mapping[str, str], config: Config) -> dict[str, str]:
 
 
 def _broker_value(setting: TopicSetting, config: Config) -> str:
-    """Return the default of a setting for new topics."""
-    return setting.default if setting.from_broker is None else written(setting.from_broker(config))
+    """Return the broker's default of a setting."""
+    if setting.from_broker is not None:
+        return written(setting.from_broker(config))
+    name = KAFKA_DEFAULTS.get(setting.name, "")
+    return config.of_broker.get(name) or config.of_cluster.get(name) or setting.default
 
 
 def _effective(setting: TopicSetting, settings: Mapping[str, str], config: Config) -> SettingValue:
     if setting.name in settings:
         return SettingValue(setting, settings[setting.name], ConfigSource.TOPIC)
-    is_set = any(config.source_of(name) != "default" for name in setting.broker_settings)
-    source = ConfigSource.BROKER if is_set else ConfigSource.DEFAULT
+    names = setting.broker_settings or (setting.kafka_default or "",)
+    source = next(
+        (source for name in names if (source := source_of(name, config)) != ConfigSource.DEFAULT),
+        ConfigSource.DEFAULT,
+    )
     return SettingValue(setting, _broker_value(setting, config), source)
+
+
+def source_of(name: str, config: Config) -> ConfigSource:
+    """Return the source of the value of a broker's setting."""
+    if name in config.of_broker:
+        return ConfigSource.DYNAMIC_BROKER
+    if name in config.of_cluster:
+        return ConfigSource.DYNAMIC_DEFAULT_BROKER
+    return ConfigSource.DEFAULT if config.source_of(name) == "default" else ConfigSource.BROKER
 
 
 # --- New topics ----------------------------------------------------------------------------------------------
@@ -483,11 +497,10 @@ def rules_of(settings: Mapping[str, str], config: Config) -> TopicRules:
     def value(name: str) -> str:
         return _effective(SETTINGS[name], settings, config).value
 
-    difference = int(value("message.timestamp.difference.max.ms"))
     return TopicRules(
         max_message_bytes=int(value("max.message.bytes")),
         log_append_time=value("message.timestamp.type") == "LogAppendTime",
-        timestamp_before_max_ms=min(int(value("message.timestamp.before.max.ms")), difference),
-        timestamp_after_max_ms=min(int(value("message.timestamp.after.max.ms")), difference),
+        timestamp_before_max_ms=int(value("message.timestamp.before.max.ms")),
+        timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
         is_compacted="compact" in value("cleanup.policy"),
     )

@@ -98,6 +98,15 @@ def _bytes(default: int, description: str, *, at_least: int = 0, at_most: int = 
     return _setting(integer(at_least=at_least, at_most=at_most), default, description, unit="bytes")
 
 
+@frozen
+class DynamicValues:
+    """The values that clients have set while the broker runs, and the configuration without them."""
+
+    static: Config
+    of_cluster: Mapping[str, str]
+    of_broker: Mapping[str, str]
+
+
 @frozen(kw_only=True)
 class Config:
     """All settings. `load_config` reads them from their sources; tests construct them."""
@@ -507,7 +516,7 @@ class Config:
         tls.VERSIONS, tls.PROTOCOLS, "versions of TLS that listeners accept"
     )
     ssl_cipher_suites: tuple[str, ...] = _setting(
-        tls.CIPHER_SUITES, (), "cipher suites that listeners accept; if not set, OpenSSL's secure ones"
+        tls.CIPHER_SUITES, (), "cipher suites that listeners accept; if not set, all of them"
     )
     ssl_principal_mapping_rules: str = _setting(
         text(
@@ -548,6 +557,7 @@ class Config:
     _sources: Mapping[str, str] = field(factory=dict, repr=False, eq=False)
     # By listener and attribute: the values of `listener.name.NAME.SETTING`.
     _overrides: Mapping[tuple[str, str], Any] = field(factory=dict, repr=False)
+    _dynamic: DynamicValues | None = field(default=None, repr=False, eq=False)
     # Return the present values of settings whose values contain references. They raise ValueError.
     _readers: Mapping[str, Callable[[], Any]] = field(factory=dict, repr=False, eq=False)
 
@@ -559,6 +569,21 @@ class Config:
     def source_of(self, name: str) -> str:
         """Return the source of a setting's value: "default", a file, an environment variable, or "command line"."""
         return self._sources.get(name, "default")
+
+    @property
+    def static(self) -> Config:
+        """The configuration without dynamic values."""
+        return self if self._dynamic is None else self._dynamic.static
+
+    @property
+    def of_broker(self) -> Mapping[str, str]:
+        """The dynamic values for this broker, by name."""
+        return {} if self._dynamic is None else self._dynamic.of_broker
+
+    @property
+    def of_cluster(self) -> Mapping[str, str]:
+        """The dynamic values for all brokers, by name."""
+        return {} if self._dynamic is None else self._dynamic.of_cluster
 
     def overrides_changed(self, other: Config) -> list[str]:
         """Return the names of the settings of single listeners that differ in another configuration."""

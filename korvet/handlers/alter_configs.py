@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from korvet.broker.administration import Resource, alter_settings
 from korvet.broker.alterations import SettingChange, with_settings_replaced
 from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.dynamic_settings import settings_replaced
 from korvet.concurrency.time_slices import map_in_slices
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.alter_configs import (
@@ -31,7 +32,12 @@ async def handle(
 ) -> AlterConfigsResponse:
     wanted = await map_in_slices(_wanted, request.resources)
     errors = await alter_settings(
-        broker, context, wanted, with_settings_replaced, validate_only=request.validate_only
+        broker,
+        context,
+        wanted,
+        with_settings_replaced,
+        settings_replaced,
+        validate_only=request.validate_only,
     )
     outcomes = list(zip(request.resources, errors, strict=True))
     return AlterConfigsResponse(responses=await map_in_slices(_answer, outcomes))

@@ -3,11 +3,11 @@
 Behaviour: the response has the settings of a topic, or of this broker, each with its value and source: the topic, the
 broker's configuration, or the default. Null or no keys request all settings; unknown keys are left out, as in Kafka.
 Errors per resource: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION; INVALID_REQUEST for another broker's id, and
-for resource types without settings in korvet. An empty broker name stands for dynamic settings of all brokers, which do
-not exist, so the response has none.
+for resource types without settings in korvet. An empty broker name stands for the dynamic settings of all brokers; the
+response has those that are set.
 
-A topic's settings are read-only if they are fixed at creation. All of the broker's settings are read-only. The
-response never contains the values of secrets, one of which is `storage`, as the URL may contain a password.
+A topic's settings are read-only if they are fixed at creation, a broker's if they are not dynamic. The response never
+contains the values of secrets, one of which is `storage`, as the URL may contain a password.
 
 Versions: types and, if requested, documentation from v3. Synonyms only if requested: the values that would apply if the
 preceding ones were not set.
@@ -33,11 +33,13 @@ from korvet.broker.topics import (
     TopicSetting,
     effective,
     own_settings,
+    source_of,
     validate_name,
     written,
 )
 from korvet.concurrency.time_slices import map_in_slices
 from korvet.config import Config, Kind, settings
+from korvet.config.dynamic import kind_of
 from korvet.protocol.codec import element_writer
 from korvet.protocol.errors import InvalidRequest, KafkaError
 from korvet.protocol.messages.describe_configs import (
@@ -63,7 +65,9 @@ Entries = dict[str, DescribeConfigsResourceResult]
 async def handle(
     broker: Broker, request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:
-    describer = Describer(broker.config, request.include_synonyms, request.include_documentation)
+    describer = Describer(
+        broker.config, request.include_synonyms, request.include_documentation, broker.advertised_listeners
+    )
     keys = await map_in_slices(repr, request.resources)
     results = {}
     for key, resource in dict(zip(keys, request.resources, strict=True)).items():
@@ -101,7 +105,7 @@ async def _entries(
         return describer.of_topic(await broker.find_topic(name))
     if resource.resource_type == ResourceType.BROKER:
         validate_broker_id(name, broker.config)
-        return describer.of_broker() if name else {}
+        return describer.of_broker() if name else describer.of_cluster()
     raise InvalidRequest(f"Unsupported resource type: {resource.resource_type}")
 
 
@@ -112,6 +116,7 @@ class Describer:
     config: Config
     includes_synonyms: bool
     includes_documentation: bool
+    advertised: str  # the addresses of this broker, as in advertised.listeners
     _unset: Entries = field(factory=dict, init=False)  # entries of a topic without settings
 
     # --- Topics -----------------------------------------------------------------------------------------
@@ -156,50 +161,73 @@ class Describer:
             return []
         if not names:
             kafka_name = setting.kafka_default
-            return [_synonym(kafka_name, setting.default, ConfigSource.DEFAULT)] if kafka_name else []
-        static = list(self._static(names))
+            if not kafka_name:
+                return []
+            return [
+                *self._dynamic(kafka_name),
+                _synonym(kafka_name, setting.default, ConfigSource.DEFAULT),
+            ]
+        set_ = list(self._set(names))
         # Kafka includes a default only if the first name has one.
         defaults = list(_defaults(names))
-        return static + (defaults if static else _from(names[0], defaults))
+        return set_ + (defaults if set_ else _from(names[0], defaults))
 
     # --- The broker -------------------------------------------------------------------------------------
 
     def of_broker(self) -> Entries:
         """Return all settings of the broker by name, sorted by name."""
-        return {name: self._broker_entry(name) for name in sorted(BROKER_SETTINGS)}
+        names = {*BROKER_SETTINGS, *self.config.of_broker, *self.config.of_cluster}
+        return {name: self._broker_entry(name, source_of(name, self.config)) for name in sorted(names)}
 
-    def _broker_entry(self, name: str) -> DescribeConfigsResourceResult:
-        setting = BROKER_SETTINGS[name]
+    def of_cluster(self) -> Entries:
+        """Return the dynamic settings of all brokers by name, sorted by name."""
+        source = ConfigSource.DYNAMIC_DEFAULT_BROKER
+        return {name: self._broker_entry(name, source) for name in sorted(self.config.of_cluster)}
+
+    def _broker_entry(self, name: str, source: ConfigSource) -> DescribeConfigsResourceResult:
+        setting = BROKER_SETTINGS.get(name)
+        kind = setting.kind if setting is not None else kind_of(name)
+        dynamic = {each.source: each.value for each in self._dynamic(name)}
+        synonyms = self._synonyms(name) if self.includes_synonyms else []
         return DescribeConfigsResourceResult(
             name=name,
-            value=self._value(name),
-            read_only=True,
-            config_source=ConfigSource.BROKER if self._is_set(name) else ConfigSource.DEFAULT,
-            is_sensitive=setting.kind.is_secret,
-            synonyms=self._synonyms(name) if self.includes_synonyms else [],
-            config_type=CONFIG_TYPES[setting.kind.type],
-            documentation=setting.help if self.includes_documentation else None,
+            value=dynamic[source] if source in dynamic else self._value(name),
+            read_only=kind_of(name) is None,
+            config_source=source,
+            is_sensitive=kind is not None and kind.is_secret,
+            synonyms=[each for each in synonyms if each.source >= source],
+            config_type=CONFIG_TYPES[kind.type] if kind is not None else 0,
+            documentation=setting.help if setting is not None and self.includes_documentation else None,
         )
 
     def _synonyms(self, name: str) -> list[DescribeConfigsSynonym]:
         names = next((family for family in FAMILIES if name in family), (name,))
-        return _from(name, [*self._static(names), *_defaults(names)])
+        return _from(name, [*self._set(names), *_defaults(names)])
 
-    def _static(self, names: Iterable[str]) -> Iterator[DescribeConfigsSynonym]:
+    def _set(self, names: Iterable[str]) -> Iterator[DescribeConfigsSynonym]:
+        """Yield the values that were set, the alternative names of a setting one after the other."""
         for name in names:
-            if self._is_set(name):
-                yield _synonym(name, self._value(name), ConfigSource.BROKER)
+            yield from self._dynamic(name)
+            if self.config.source_of(name) != "default":
+                value = getattr(self.config.static, name.replace(".", "_"))
+                yield _synonym(name, _shown(name, value), ConfigSource.BROKER)
 
-    def _is_set(self, name: str) -> bool:
-        return self.config.source_of(name) != "default"
+    def _dynamic(self, name: str) -> Iterator[DescribeConfigsSynonym]:
+        """Yield the values that clients have set."""
+        if (value := self.config.of_broker.get(name)) is not None:
+            yield _synonym(name, value, ConfigSource.DYNAMIC_BROKER)
+        if (value := self.config.of_cluster.get(name)) is not None:
+            yield _synonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER)
 
     def _value(self, name: str) -> str | None:
-        return _shown(name, getattr(self.config, name.replace(".", "_")))
+        if name == "advertised.listeners":
+            return self.advertised
+        return _shown(name, getattr(self.config.static, name.replace(".", "_")))
 
 
 def _defaults(names: Iterable[str]) -> Iterator[DescribeConfigsSynonym]:
     for name in names:
-        default = BROKER_SETTINGS[name].default
+        default = BROKER_SETTINGS[name].default if name in BROKER_SETTINGS else None
         if default is not None:
             yield _synonym(name, _shown(name, default), ConfigSource.DEFAULT)
 

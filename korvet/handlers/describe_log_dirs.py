@@ -1,6 +1,6 @@
 """DescribeLogDirs: v1-4.
 
-Behaviour: the storage is the only log directory, with the name in the broker's start line. Each partition has the size
+Behaviour: the storage is the only log directory; its name is made from the storage's URL. Each partition has the size
 of its records in bytes, and no lag, since there is one copy. Null requests all topics, an empty list none. Unknown
 partitions, and those that other brokers lead, are left out, as in Kafka. While the storage is unavailable, the
 directory is offline: KAFKA_STORAGE_ERROR.
@@ -51,7 +51,7 @@ async def _directory(
     wanted: list[DescribableLogDirTopic] | None,
     write: Writer[DescribeLogDirsTopic],
 ) -> DescribeLogDirsResult:
-    result = DescribeLogDirsResult(log_dir=broker.log.description, topics=[])
+    result = DescribeLogDirsResult(log_dir=broker.log_dir, topics=[])
     time_slices = TimeSlices()
     topics: dict[str, DescribeLogDirsTopic] = {}
     try:

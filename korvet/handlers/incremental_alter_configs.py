@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from korvet.broker.administration import Resource, alter_settings
 from korvet.broker.alterations import SettingChange, with_settings_changed
 from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.dynamic_settings import settings_changed
 from korvet.concurrency.time_slices import map_in_slices
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.incremental_alter_configs import (
@@ -32,7 +33,7 @@ async def handle(
 ) -> IncrementalAlterConfigsResponse:
     wanted = await map_in_slices(_wanted, request.resources)
     errors = await alter_settings(
-        broker, context, wanted, with_settings_changed, validate_only=request.validate_only
+        broker, context, wanted, with_settings_changed, settings_changed, validate_only=request.validate_only
     )
     outcomes = list(zip(request.resources, errors, strict=True))
     return IncrementalAlterConfigsResponse(responses=await map_in_slices(_answer, outcomes))

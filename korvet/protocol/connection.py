@@ -58,6 +58,45 @@ LIBRDKAFKA_LEFT_OVER = 3
 PIECES_JOINED = 1_000
 
 
+#: Names of APIs of Apache Kafka's that korvet does not serve, for the log. As in Kafka, ApiVersions does not list them,
+#: so clients refuse such requests themselves, by the name of the API.
+KAFKAS_OTHER_APIS: Final[Mapping[int, str]] = {
+    24: "AddPartitionsToTxn",
+    25: "AddOffsetsToTxn",
+    26: "EndTxn",
+    27: "WriteTxnMarkers",
+    28: "TxnOffsetCommit",
+    34: "AlterReplicaLogDirs",
+    38: "CreateDelegationToken",
+    39: "RenewDelegationToken",
+    40: "ExpireDelegationToken",
+    41: "DescribeDelegationToken",
+    43: "ElectLeaders",
+    45: "AlterPartitionReassignments",
+    55: "DescribeQuorum",
+    57: "UpdateFeatures",
+    61: "DescribeProducers",
+    64: "UnregisterBroker",
+    65: "DescribeTransactions",
+    66: "ListTransactions",
+    68: "ConsumerGroupHeartbeat",
+    69: "ConsumerGroupDescribe",
+    71: "GetTelemetrySubscriptions",
+    72: "PushTelemetry",
+    76: "ShareGroupHeartbeat",
+    77: "ShareGroupDescribe",
+    78: "ShareFetch",
+    79: "ShareAcknowledge",
+    80: "AddRaftVoter",
+    81: "RemoveRaftVoter",
+    88: "StreamsGroupHeartbeat",
+    89: "StreamsGroupDescribe",
+    90: "DescribeShareGroupOffsets",
+    91: "AlterShareGroupOffsets",
+    92: "DeleteShareGroupOffsets",
+}
+
+
 class NeedData(Enum):
     """An enum with one member, so that type checkers can distinguish it from a Request."""
 
@@ -274,7 +313,8 @@ class Connection:
         key, version = KEY_AND_VERSION.unpack_from(frame)
         api = self.apis.get(key)
         if api is None:
-            raise ProtocolError(f"unknown API key {key}")
+            name = KAFKAS_OTHER_APIS.get(key)
+            raise ProtocolError(f"{name} is not served" if name else f"unknown API key {key}")
         if self.accepted is not None and key not in self.accepted:
             raise ProtocolError(f"{api.name} before the client has authenticated")
         return api, version

@@ -7,9 +7,11 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum, auto
 from functools import partial
+from typing import Protocol
 
 from attrs import define, field
 
+from korvet.logs import LogLimit
 from korvet.protocol.errors import (
     IllegalSaslState,
     KafkaStorageError,
@@ -17,6 +19,7 @@ from korvet.protocol.errors import (
     UnsupportedSaslMechanism,
 )
 from korvet.security.oauthbearer import OAuthBearerServer, Token
+from korvet.security.password_checks import Check, PasswordChecks
 from korvet.security.plain import PlainServer
 from korvet.security.sasl import Rejected, SaslServer
 from korvet.security.scram import MECHANISMS, ScramServer
@@ -54,6 +57,12 @@ async def refuse_tokens(_: str) -> Token:
     raise Rejected("no tokens are accepted")
 
 
+class HasPassword(Protocol):
+    """Verifies the password of a user. `check` compares it with a credential."""
+
+    async def __call__(self, username: str, password: str, check: Check = ...) -> bool: ...
+
+
 @define
 class Sasl:
     """The settings of SASL on a listener, and the sources of credentials."""
@@ -61,7 +70,11 @@ class Sasl:
     enabled: Sequence[str]
     users: Users
     verify_token: Callable[[str], Awaitable[Token]] = refuse_tokens
-    has_password: Callable[[str, str], Awaitable[bool]] = field(kw_only=True)  # for PLAIN
+    has_password: HasPassword = field(kw_only=True)  # for PLAIN
+    checks: PasswordChecks = field(factory=PasswordChecks, kw_only=True)
+    failures: LogLimit = field(
+        factory=lambda: LogLimit(logger, logging.INFO, "failed authentications", 60), kw_only=True
+    )
     max_reauth_ms: int = 0
     failure_delay_s: float = 0.1
     max_receive_bytes: int = 524_288
@@ -69,13 +82,13 @@ class Sasl:
     wall_clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
     @has_password.default
-    def _has_password_in_store(self) -> Callable[[str, str], Awaitable[bool]]:
+    def _has_password_in_store(self) -> HasPassword:
         return self.users.has_password
 
-    def server(self, mechanism: str) -> SaslServer:
-        """Return the server of an exchange."""
+    def server(self, mechanism: str, address: str) -> SaslServer:
+        """Return the server of an exchange with a client that has that address."""
         if mechanism == "PLAIN":
-            return PlainServer(self.has_password)
+            return PlainServer(partial(self.has_password, check=partial(self.checks.check, address)))
         if mechanism == "OAUTHBEARER":
             return OAuthBearerServer(self.verify_token)
         scram = MECHANISMS[mechanism]
@@ -132,7 +145,7 @@ class Session:
             raise UnsupportedSaslMechanism
         self._mechanism = self._mechanism or mechanism
         if mechanism == self._mechanism:
-            self._server = self.sasl.server(mechanism)
+            self._server = self.sasl.server(mechanism, self.peer.rpartition(":")[0])
         self._has_bare_messages = version == 0
         self.state = State.EXCHANGE
 
@@ -195,7 +208,7 @@ class Session:
     def _fail(self, reason: str) -> None:
         self.state = State.FAILED
         username = "" if self._server is None else self._server.username
-        logger.info(
+        self.sasl.failures.log(
             "%(peer)s: authentication failed: mechanism %(mechanism).50s, user %(user)r: %(error)s",
             {
                 "peer": self.peer,

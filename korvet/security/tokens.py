@@ -26,6 +26,8 @@ ALGORITHMS = (
 # joserfc raises these, too, for tokens that are not built like one.
 MALFORMED = (JoseError, ValueError, TypeError, KeyError, RecursionError)
 MOST_KEYS_TRIED = 10
+# The end of the year 9999, in seconds since 1970. A later expiry means the same.
+LATEST_S = 253_402_300_799
 
 
 @frozen
@@ -73,7 +75,9 @@ class TokenVerifier:
         scopes = (scopes,) if isinstance(scopes, str) else scopes
         if not all(isinstance(scope, str) and scope.strip() for scope in scopes):
             raise ValueError(f"its claim {self.rules.scope_claim} is no list of scopes")
-        return Token(subject.strip(), int(claims["exp"] * 1000), frozenset(scope.strip() for scope in scopes))
+        # JSON has numbers without bound. joserfc has verified that it is one.
+        expires_ms = int(min(claims["exp"], LATEST_S) * 1000)
+        return Token(subject.strip(), expires_ms, frozenset(scope.strip() for scope in scopes))
 
 
 def _header(text: str) -> dict[str, Any]:

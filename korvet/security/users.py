@@ -5,7 +5,6 @@ Credentials are read from the store for each login, so that all brokers on the s
 
 from __future__ import annotations
 
-import hmac
 import json
 import secrets
 from base64 import b64decode, b64encode
@@ -14,21 +13,18 @@ from collections.abc import Mapping
 import trio
 from attrs import define, field
 
+from korvet.concurrency.tasks import in_parallel
 from korvet.protocol.errors import KafkaStorageError, ResourceNotFound
-from korvet.security.scram import (
-    FEWEST_ITERATIONS,
-    SALT_BITS,
-    ScramCredential,
-    ScramMechanism,
-    is_password_of,
-    salt_of,
-)
+from korvet.security.made_up import Credentials, Models, chosen_names, made_up, models_of
+from korvet.security.password_checks import Check, checked_in_thread
+from korvet.security.scram import ScramCredential, ScramMechanism
 from korvet.storage.interface import Document, DocumentConflict, Storage
 
 USERS = "users"
 SECRETS, SCRAM_SECRET = "secrets", "scram"  # the kind and the key of a document, no secrets
 
-Credentials = Mapping[ScramMechanism, ScramCredential]
+# The users that made-up credentials resemble are read again after this time.
+MODELS_AGE_S = 60.0
 
 
 @define(eq=False)
@@ -37,6 +33,8 @@ class Users:
 
     storage: Storage
     _secret: bytes = field(default=b"", init=False, repr=False)
+    _models: Models = field(factory=dict, init=False, repr=False)
+    _models_until: float = field(default=-float("inf"), init=False, repr=False)  # on Trio's clock
 
     async def names(self) -> list[str]:
         """Return the names of all users, and possibly of some that were just deleted."""
@@ -56,15 +54,17 @@ class Users:
 
     async def credential(self, username: str, mechanism: ScramMechanism) -> ScramCredential:
         """Return the credential for a login: a made-up one, always the same, if the user has none."""
+        await self._refresh_models()
         known = (await self.credentials(username)).get(mechanism)
         return known or await self._made_up(username, mechanism)
 
-    async def has_password(self, username: str, password: str) -> bool:
+    async def has_password(self, username: str, password: str, check: Check = checked_in_thread) -> bool:
         """Return True if that is the password of the user. It takes as long if the user does not exist."""
+        await self._refresh_models()
         known = await self.credentials(username)
         mechanism = max(known, default=ScramMechanism.SCRAM_SHA_512)
         credential = known.get(mechanism) or await self._made_up(username, mechanism)
-        return await trio.to_thread.run_sync(is_password_of, mechanism, credential, password)
+        return await check(mechanism, credential, password)
 
     async def _alter(
         self, username: str, mechanism: ScramMechanism, credential: ScramCredential | None
@@ -85,15 +85,25 @@ class Users:
             return
 
     async def _made_up(self, username: str, mechanism: ScramMechanism) -> ScramCredential:
-        """Return a credential that depends on the store's secret, so that clients cannot recognize it."""
-        secret = await self._made_up_secret()
+        return made_up(await self._made_up_secret(), username, mechanism, self._models)
 
-        def derived(purpose: str) -> bytes:
-            message = f"{purpose} {mechanism.sasl_name} {username}".encode()
-            return hmac.digest(secret, message, mechanism.digest)
+    async def _refresh_models(self) -> None:
+        """Read the users again that made-up credentials resemble, unless that was done lately."""
+        # For known users as well, so that the time that it takes says nothing.
+        now = trio.current_time()
+        if now < self._models_until:
+            return
+        self._models_until = now + MODELS_AGE_S
+        names = chosen_names(await self._made_up_secret(), await self.names())
+        known = dict(zip(names, await in_parallel(self._readable, names), strict=True))
+        self._models = models_of(known)
 
-        salt = salt_of(int.from_bytes(derived("salt"), "big") % 2**SALT_BITS)
-        return ScramCredential(salt, derived("stored key"), derived("server key"), FEWEST_ITERATIONS)
+    async def _readable(self, username: str) -> Credentials:
+        """Return the credentials of a user, none if they are damaged."""
+        try:
+            return await self.credentials(username)
+        except KafkaStorageError:
+            return {}
 
     async def _made_up_secret(self) -> bytes:
         """Return the store's secret. Store one if there is none."""

@@ -21,7 +21,7 @@ from korvet.broker.quotas import ClientQuotas
 from korvet.broker.rates import Rate, Window
 from korvet.config import Config, Listener
 from korvet.config.kinds import MAX_INT
-from korvet.server.log_limit import LogLimit
+from korvet.logs import LogLimit
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +50,11 @@ class Gate:
     def __attrs_post_init__(self) -> None:
         self._created = Rate(self.window)
 
+    def apply(self, other: Gate) -> None:
+        """Take the limits of another gate."""
+        self.rate = other.rate
+        self.number.change(other.number.limit)
+
     def charge(self, connections: int) -> float:
         """Count new connections, and return the seconds for which the last one has to wait."""
         if self.rate == MAX_INT:
@@ -69,6 +74,15 @@ class Admission:
     _all: Gate = field(init=False)
     _listeners: Mapping[str, Gate] = field(init=False)
     _by_host: Counter[str] = field(factory=Counter)
+
+    def configure(self, config: Config) -> None:
+        """Apply other limits. Connections above a lower limit stay."""
+        self.config = config
+        self._all.apply(self._gate(config.max_connections, config.max_connection_creation_rate))
+        for listener in config.listeners:
+            most = config.of_listener(listener, "max_connections")
+            rate = config.of_listener(listener, "max_connection_creation_rate")
+            self._listeners[listener.name].apply(self._gate(most, rate))
 
     def __attrs_post_init__(self) -> None:
         config = self.config
@@ -112,12 +126,12 @@ class Admission:
             for gate in (self._all, self._listeners[listener.name]):
                 gate.charge(-1)
             text = "%(peer)s: connection refused: its address creates connections too fast"
-            self.refusals.warning(text, {"peer": peer, "listener": listener.name})
+            self.refusals.log(text, {"peer": peer, "listener": listener.name})
             return delay_s
         most = self.config.max_connections_of(host)
         if self._by_host[host] >= most:
             text = "%(peer)s: connection refused: its address has the maximum of %(limit)d"
-            self.refusals.warning(text, {"peer": peer, "limit": most, "listener": listener.name})
+            self.refusals.log(text, {"peer": peer, "limit": most, "listener": listener.name})
             return 0.0
         return None
 

@@ -25,6 +25,7 @@ from korvet.broker.authorization import log_decisions
 from korvet.broker.broker import Broker, CutShort, Disconnect, PendingResponse, RequestContext
 from korvet.broker.limits import Share
 from korvet.concurrency.time_slices import run_in_slices
+from korvet.logs import LogLimit
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.connection import NEED_DATA, PRODUCE, Api, Connection, Request
 from korvet.protocol.errors import ProtocolError
@@ -33,7 +34,6 @@ from korvet.protocol.requests import API_VERSIONS
 from korvet.protocol.text import is_software
 from korvet.security.session import ANONYMOUS, Session, State
 from korvet.server.busy_poll import BusyPoll
-from korvet.server.log_limit import LogLimit
 from korvet.server.patience import Patience, Progress
 from korvet.server.receiving import Receiver, RequestMemory
 from korvet.server.transport import Transport
@@ -494,7 +494,7 @@ class ServedConnection:
         counters = self.shared.broker.counters
         if isinstance(error, ProtocolError | Disconnect):
             counters.aborted("protocol" if isinstance(error, ProtocolError) else "refused")
-            self.shared.complaints.warning("%(peer)s: connection closed: %(error)s", self._fields(error))
+            self.shared.complaints.log("%(peer)s: connection closed: %(error)s", self._fields(error))
         elif isinstance(error, OSError):
             self._is_lost = True
             logger.debug("%(peer)s: connection lost: %(error)s", self._fields(error))

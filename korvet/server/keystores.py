@@ -165,7 +165,8 @@ def _choose_algorithms(context: ssl.SSLContext, settings: ListenerSettings) -> N
     # A client could make the broker compute another handshake at any time.
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0  # clients keep their connections, and a resumed session is not verified again
-    names = [TLS12_SUITES[suite] for suite in suites if suite in TLS12_SUITES]
+    # OpenSSL's own choice has suites with CBC as well.
+    names = [name for suite, name in TLS12_SUITES.items() if not suites or suite in suites]
     if names:
         context.set_ciphers(":".join(names))
 

@@ -27,6 +27,7 @@ import korvet
 from korvet.broker.broker import Broker, MakeGroups, now_in_ms, open_broker, registration_of
 from korvet.broker.counters import Counters
 from korvet.broker.limits import ByteBudget, share_of
+from korvet.broker.storage_defaults import storage_defaults
 from korvet.cluster.membership import Membership
 from korvet.cluster.registered import BrokerProcess, registered
 from korvet.concurrency.background import background_nursery
@@ -35,6 +36,7 @@ from korvet.concurrency.tasks import supervise
 from korvet.config import ASSIGNED, Config, Listener
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.handlers import APIS
+from korvet.logs import LogLimit
 from korvet.protocol.connection import Api
 from korvet.server.admission import Admission
 from korvet.server.authentication import Authentication, authentication
@@ -54,10 +56,8 @@ from korvet.server.reloading import ReadConfig, report_changes
 from korvet.server.signals import ended_by_signals
 from korvet.server.tls import TlsTransport
 from korvet.server.transport import PlainTransport, Transport
-from korvet.storage.compaction import BYTES_PER_KEY
-from korvet.storage.interface import OffsetMapping, Storage, StorageDefaults, StorageUsageError, TopicConfig
+from korvet.storage.interface import OffsetMapping, Storage, StorageUsageError
 from korvet.storage.open import StorageOptions, check_url, open_storage
-from korvet.storage.topic_config import LAYOUT, SEQUENCE_BITS, TIMESTAMP_TYPES
 from korvet.tiered.remote import RemoteStore, open_remote_store
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ class Server:
     _admission: Admission = field(init=False)
     _refused: int = 0  # connections that are closed after a delay
     _budget: ByteBudget = field(init=False)
+    _overdue: LogLimit = field(factory=lambda: LogLimit(logger, logging.INFO, "closed connections", 60))
     _heap: Heap = field(factory=Heap)
     _stopping: trio.Event = field(factory=trio.Event)
     _leaves: bool = True
@@ -116,6 +117,7 @@ class Server:
         self._authentication = authentication(self.broker)
         self._tls = listeners_tls(config)
         self._admission = Admission(config, self.broker.quotas)
+        self.broker.reconfigured.append(self._admission.configure)
         self._budget = ByteBudget(share_of(config.queued_max_request_bytes, config.processes))
 
     @property
@@ -183,6 +185,7 @@ class Server:
                 if (authorization := self.broker.authorization) is not None:
                     await accepting.start(supervise, "ACLs", authorization.acls.run)
                 await accepting.start(supervise, "quotas", self.broker.quotas.run)
+                await accepting.start(supervise, "settings", self.broker.dynamic.run)
                 await accepting.start(supervise, "imports", APIS.load)
                 if self._authentication.jwks is not None:
                     await accepting.start(supervise, "keys of tokens", self._authentication.jwks.run)
@@ -332,7 +335,7 @@ class Server:
                     "listener": connection.listener_name,
                     "software": connection.software and "/".join(connection.software),
                 }
-                logger.info("%(peer)s: connection closed: %(error)s", fields)
+                self._overdue.log("%(peer)s: connection closed: %(error)s", fields)
                 connection.end()
         end_waits_of_disconnected(parked)
 
@@ -504,25 +507,9 @@ def _membership(
 
 def _storage(config: Config) -> AbstractAsyncContextManager[Storage]:
     """Return the storage that the settings name, as a context manager that opens it."""
-    defaults = StorageDefaults(
-        topic_config=TopicConfig(
-            mapping=OffsetMapping(config.default_offset_mapping),
-            backend_settings={LAYOUT: config.storage_layout, SEQUENCE_BITS: str(config.offset_sequence_bits)},
-            timestamp_type=TIMESTAMP_TYPES[config.log_message_timestamp_type],
-            compression_type=config.compression_type,
-            retention_ms=config.retention_ms,
-            retention_bytes=config.log_retention_bytes,
-            min_insync_replicas=config.min_insync_replicas,
-        ),
-        retention_check_interval_ms=config.log_retention_check_interval_ms,
-        producer_id_expiration_ms=config.producer_id_expiration_ms,
-        record_max_headers=config.record_max_headers,
-        record_max_batch_records=config.record_max_batch_records,
-        compaction_max_keys=max(1, config.log_cleaner_dedupe_buffer_size // BYTES_PER_KEY),
-    )
     mapping = OffsetMapping(config.default_offset_mapping)
     options = StorageOptions(
-        defaults=defaults,
+        defaults=storage_defaults(config),
         mapping=mapping,
         memory_max_bytes=config.memory_max_bytes,
         embedded_appendfsync=config.embedded_appendfsync,

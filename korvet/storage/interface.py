@@ -416,3 +416,6 @@ class Storage(Log, GroupOffsets, Catalogue, Documents, StorageInfo):
     `korvet.storage.open.open_storage` opens it: an async context manager that owns the connections and background
     tasks of the store, or the store itself, and ends them when its block ends.
     """
+
+    def configure(self, defaults: StorageDefaults) -> None:
+        """Apply other defaults to topics that have no settings of their own. What is fixed at creation stays."""

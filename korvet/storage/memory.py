@@ -164,6 +164,20 @@ class MemoryStorage(Storage):
         self._producers_complete_from = producer_id_at(self.clock())
         self._budget = MemoryBudget(self.max_bytes, reclaim=self._enforce_retention)
 
+    def configure(self, defaults: StorageDefaults) -> None:
+        self.defaults = evolve(defaults, topic_config=evolve(defaults.topic_config, mapping=self.mapping))
+        topics = {}
+        for name, topic in self._topics.items():
+            config = topic_config(topic.settings, self.defaults.topic_config)
+            topics[name] = evolve(topic, config=config)
+            self._configure_logs(topics[name])
+        self._topics = topics
+
+    def _configure_logs(self, topic: Topic) -> None:
+        for partition in range(topic.partitions):
+            if (log := self._logs.get(TopicPartition(topic.name, partition))) is not None:
+                log.config = topic.config
+
     @property
     def held_bytes(self) -> int:
         return self._budget.used
@@ -210,9 +224,7 @@ class MemoryStorage(Storage):
         config = topic_config(settings, self.defaults.topic_config)
         altered = evolve(topic, partitions=partitions, settings=MappingProxyType(settings), config=config)
         self._budget.take(LOG_COST * (partitions - topic.partitions))
-        for partition in range(partitions):
-            if (log := self._logs.get(TopicPartition(topic.name, partition))) is not None:
-                log.config = config
+        self._configure_logs(altered)
         self._topics = {**self._topics, topic.name: altered}
         return altered
 

@@ -38,7 +38,7 @@ from korvet.protocol.record_batch import (
 from korvet.protocol.steps import Steps
 from korvet.storage.compaction import Cleaned
 from korvet.storage.interface import AppendResult, LogOffsets, OffsetAndTimestamp, TimestampType, TopicConfig
-from korvet.storage.offsets import OffsetMapper, offset_mapper
+from korvet.storage.offsets import OffsetMapper, is_foreign, offset_mapper
 from korvet.storage.producer_state import PRODUCER_COST, AppendedBatch, ProducerStates
 
 SEGMENT_BYTES = 256 * 1024
@@ -304,7 +304,8 @@ class PartitionLog:
         """
         if offset == self.next_offset:
             return Slice(EncodedBatches())
-        if not self.trimmed_before <= offset < self.next_offset:
+        is_of_another = is_foreign(offset, self.mapper, self.created_ms, self.log_start_offset)
+        if is_of_another or not self.trimmed_before <= offset < self.next_offset:
             raise OffsetOutOfRange(
                 f"offset {offset} is outside the log, which goes from {self.log_start_offset} to {self.next_offset}"
             )

@@ -105,3 +105,11 @@ def offset_mapper(config: TopicConfig) -> OffsetMapper:
     if config.mapping is OffsetMapping.DENSE:
         return DenseOffsets()
     return backend_setting(config, SEQUENCE_BITS, lambda bits: TimestampOffsets(int(bits)))
+
+
+def is_foreign(offset: int, mapper: OffsetMapper, created_ms: int, log_start_offset: int) -> bool:
+    """Return True for an offset below all that a topic created at that time can have handed out.
+
+    Such an offset is from another topic or cluster. 0 is not: clients that begin at the beginning by hand use it.
+    """
+    return 0 < offset < min(mapper.base_offset(0, created_ms), log_start_offset)

@@ -9,7 +9,14 @@ from typing import Any
 from attrs import define
 
 from korvet.storage.failed_sequences import FailedSequences
-from korvet.storage.interface import DocumentWatch, Measurements, Storage, TopicPartition, Watch
+from korvet.storage.interface import (
+    DocumentWatch,
+    Measurements,
+    Storage,
+    StorageDefaults,
+    TopicPartition,
+    Watch,
+)
 
 
 def forwarded(name: str) -> Any:
@@ -54,6 +61,9 @@ class StorageProxy(Storage):
     documents = forwarded("documents")
     announce = forwarded("announce")
     read_measurements = forwarded("read_measurements")
+
+    def configure(self, defaults: StorageDefaults) -> None:
+        self.storage.configure(defaults)
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
         """Call the method of that name of the other storage."""

@@ -198,6 +198,12 @@ class RedisStreamsStorage(Storage):
         self._documents = Documents(redis, keyspace)
         self._document_watches = DocumentWatches()
 
+    def configure(self, defaults: StorageDefaults) -> None:
+        mapping = self._catalogue.defaults.topic_config.mapping
+        defaults = evolve(defaults, topic_config=evolve(defaults.topic_config, mapping=mapping))
+        self._catalogue.defaults = self._partitions.defaults = defaults
+        self._catalogue.forget()
+
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Watch the streams that other brokers write, until cancelled."""
         await self._watcher.run(task_status=task_status)

@@ -10,7 +10,8 @@ import hashlib
 import hmac
 import secrets
 from collections import OrderedDict
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
 from attrs import define, evolve, field
@@ -24,8 +25,9 @@ CLIENT_ID = "korvet-web"
 MAX_SESSIONS = 100
 IDLE_S = 30 * 60.0
 LIFETIME_S = 12 * 3600.0
-# Limits of the attempts to log in: concurrent ones, and the pause after a failure.
-LOGINS_AT_ONCE = 4
+# Limits of the attempts to log in: concurrent ones, those of one address, and the pause before a failure is answered.
+LOGINS_AT_ONCE = 32
+LOGINS_OF_ADDRESS = 8
 FAILURE_PAUSE_S = 1.0
 REQUEST_TIMEOUT_S = 10.0
 RETRY_TIMEOUT_S = 5.0
@@ -80,6 +82,8 @@ class Sessions:
     _common: Session | None = None
     _lock: trio.Lock = field(factory=trio.Lock)
     _logins: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(LOGINS_AT_ONCE))
+    # By addresses from which users are logging in now.
+    _of_address: dict[str, trio.CapacityLimiter] = field(factory=dict)
 
     async def visitor(self, session_id: str) -> Visitor | None:
         """Return the visitor of a session, or None if a login is required. Raises KafkaError."""
@@ -96,22 +100,35 @@ class Sessions:
         self._sessions.move_to_end(session_id)
         return session.visitor
 
-    async def log_in(self, user: str, password: str) -> str:
+    async def log_in(self, user: str, password: str, address: str) -> str:
         """Return the id of a new session. Raises LoginFailed, and KafkaError if no broker answers."""
         if not user or not password:
             raise LoginFailed("Enter a user name and a password.")
-        async with self._logins:
-            try:
+        try:
+            async with self._room_for(address):
                 session = await self._open(Sasl(self.options.login, user, password), user)
-            except SaslAuthenticationFailed:
-                await trio.sleep(FAILURE_PAUSE_S)
-                raise LoginFailed("The cluster does not accept this user name and password.") from None
-            except ValueError:  # SCRAM refuses some characters
-                raise LoginFailed("The user name or password has characters that are not allowed.") from None
+        except SaslAuthenticationFailed:
+            # After the limits, so that no other login waits for it.
+            await trio.sleep(FAILURE_PAUSE_S)
+            raise LoginFailed("The cluster does not accept this user name and password.") from None
+        except ValueError:  # SCRAM refuses some characters
+            raise LoginFailed("The user name or password has characters that are not allowed.") from None
         await self._make_room()
         session_id = secrets.token_urlsafe(32)
         self._sessions[session_id] = session
         return session_id
+
+    @asynccontextmanager
+    async def _room_for(self, address: str) -> AsyncIterator[None]:
+        """Wait until another login from that address may be tried."""
+        limiter = self._of_address.setdefault(address, trio.CapacityLimiter(LOGINS_OF_ADDRESS))
+        try:
+            async with limiter, self._logins:
+                yield
+        finally:
+            statistics = limiter.statistics()
+            if not statistics.borrowed_tokens and not statistics.tasks_waiting:
+                self._of_address.pop(address, None)
 
     async def end(self, session_id: str) -> None:
         """End a session, if it exists."""

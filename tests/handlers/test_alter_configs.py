@@ -171,8 +171,8 @@ async def test_duplicate_settings_are_refused(broker: Broker) -> None:
 @pytest.mark.parametrize(
     "kind, name, words",
     [
-        (BROKER, "1", "Cannot update these configs dynamically: message.max.bytes"),
-        (BROKER, "", "Cannot update these configs dynamically: message.max.bytes"),
+        (BROKER, "1", "Cannot update these configs dynamically: node.id"),
+        (BROKER, "", "Cannot update these configs dynamically: node.id"),
         (BROKER, "2", "Unexpected broker id, expected 1 or empty string, but received 2"),
         (BROKER, "x", "Broker id must be an integer"),
         (BROKER_LOGGER, "1", "Unknown resource type 8"),
@@ -180,8 +180,10 @@ async def test_duplicate_settings_are_refused(broker: Broker) -> None:
         (0, "", "Unknown resource type 0"),
     ],
 )
-async def test_only_topics_can_be_altered(broker: Broker, kind: int, name: str, words: str) -> None:
-    (result,) = await alter(broker, wanted({"message.max.bytes": "1"}, name, kind))
+async def test_resources_and_settings_that_cannot_be_altered(
+    broker: Broker, kind: int, name: str, words: str
+) -> None:
+    (result,) = await alter(broker, wanted({"node.id": "1"}, name, kind))
 
     assert ErrorCode.INVALID_REQUEST == result.error_code
     assert words in (result.error_message or "")

@@ -210,15 +210,15 @@ async def test_validate_only_alters_no_setting(broker: Broker) -> None:
     assert {} == await settings_of(broker)
 
 
-async def test_broker_settings_cannot_be_set_but_deleting_them_succeeds(broker: Broker) -> None:
+async def test_settings_that_are_not_dynamic_cannot_be_set_but_deleting_them_succeeds(broker: Broker) -> None:
     results = await alter(
         broker,
-        wanted(("message.max.bytes", SET, "1"), kind=BROKER, name="1"),
-        wanted(("message.max.bytes", DELETE, None), kind=BROKER, name=""),
+        wanted(("node.id", SET, "1"), kind=BROKER, name="1"),
+        wanted(("node.id", DELETE, None), kind=BROKER, name=""),
     )
 
     assert [ErrorCode.INVALID_REQUEST, ErrorCode.NONE] == [each.error_code for each in results]
-    assert "Cannot update these configs dynamically: message.max.bytes" in (results[0].error_message or "")
+    assert "Cannot update these configs dynamically: node.id" in (results[0].error_message or "")
 
 
 @pytest.mark.parametrize("kind", [0, 8, 16, 32, 99])

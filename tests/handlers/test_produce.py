@@ -298,16 +298,6 @@ async def test_timestamps_are_not_checked_under_log_append_time(broker: Broker) 
     assert ErrorCode.NONE == (await one(broker, batch(timestamps=[NOW_MS + 5]))).error_code
 
 
-async def test_older_setting_for_both_timestamp_limits_applies(broker: Broker) -> None:
-    await create(broker, message_timestamp_difference_max_ms="10")
-
-    answers = [await one(broker, batch(timestamps=[NOW_MS + delta])) for delta in (-11, -10, 10, 11)]
-
-    assert [ErrorCode.INVALID_TIMESTAMP, 0, 0, ErrorCode.INVALID_TIMESTAMP] == [
-        each.error_code for each in answers
-    ]
-
-
 async def test_error_message_contains_the_limit(broker: Broker) -> None:
     await create(broker, max_message_bytes="10")
 

@@ -214,6 +214,7 @@ BROKEN = [
     pytest.param(frame(pack(">hhih", 3, 1, 7, 99)), "client_id is longer", id="client id beyond the frame"),
     pytest.param(frame(pack(">hhih2s", 3, 1, 7, 2, b"\xff\xfe")), "utf-8", id="client id not UTF-8"),
     pytest.param(frame(pack(">hhih", 999, 0, 7, -1)), "unknown API key 999", id="unknown key"),
+    pytest.param(frame(pack(">hhih", 43, 0, 7, -1)), "ElectLeaders is not served", id="unserved key"),
     pytest.param(frame(pack(">hhih", -1, 0, 7, -1)), "unknown API key -1", id="negative key"),
     pytest.param(frame(pack(">hhih", 1, 3, 7, -1)), "Fetch version 3; 4 to 17 are served", id="old version"),
     pytest.param(frame(pack(">hhihx", 1, 18, 7, -1)), "Fetch version 18; 4 to 17", id="new version"),

@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from korvet.config import ConfigError
+from korvet.security.password_checks import Check, checked_in_thread
 from korvet.security.password_file import PasswordFile, read_passwords
 from korvet.security.scram import ScramMechanism, credential_of, salted_password
 from korvet.security.users import Users
@@ -120,7 +121,7 @@ async def test_user_in_the_file_takes_as_long_as_others(path: Path) -> None:
     class Counting(Users):
         asked: int = 0
 
-        async def has_password(self, username: str, password: str) -> bool:
+        async def has_password(self, username: str, password: str, check: Check = checked_in_thread) -> bool:
             self.asked += 1
             return False
 

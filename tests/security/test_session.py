@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import pytest
@@ -9,8 +10,9 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from korvet.protocol.errors import IllegalSaslState, KafkaError
+from korvet.protocol.errors import IllegalSaslState, KafkaError, SaslAuthenticationFailed
 from korvet.security.oauthbearer import InvalidToken, Token
+from korvet.security.password_checks import Check, checked_in_thread
 from korvet.security.scram import ScramCredential, ScramMechanism, credential_of
 from korvet.security.session import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Sasl, Session, State
 from korvet.security.users import Users
@@ -33,7 +35,7 @@ FETCH = 1
 class Alice(Users):
     """The user alice, with the password hush."""
 
-    async def has_password(self, username: str, password: str) -> bool:
+    async def has_password(self, username: str, password: str, check: Check = checked_in_thread) -> bool:
         return ("alice", "hush") == (username, password)
 
     async def credential(self, username: str, mechanism: ScramMechanism) -> ScramCredential:
@@ -146,6 +148,17 @@ async def test_reauthentication_is_accepted_at_most_once_in_a_second() -> None:
         session.handshake("PLAIN", 1)
     clock.now = 1.0
     assert 60_000 == await log_in(session)
+
+
+async def test_failed_authentications_are_logged_within_a_limit(caplog: pytest.LogCaptureFixture) -> None:
+    session = new_session(Clock())
+    with caplog.at_level(logging.INFO):
+        for _ in range(100):
+            other = Session(session.sasl, "client")
+            with pytest.raises(SaslAuthenticationFailed):
+                await log_in(other, message=b"\0alice\0wrong")
+
+    assert 60 == len(caplog.records)
 
 
 async def test_user_name_in_the_log_is_truncated_and_has_no_line_breaks(

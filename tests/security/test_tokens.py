@@ -102,6 +102,13 @@ async def test_token_with_invalid_claims_is_refused(jwks: Jwks, claims: dict[str
         await verifier(jwks).verify(token(**claims))
 
 
+@pytest.mark.parametrize("expires", [1e300, 10**30])
+async def test_token_that_expires_after_all_times_is_accepted(jwks: Jwks, expires: float) -> None:
+    found = await verifier(jwks).verify(token(exp=expires))
+
+    assert 253_402_300_799_000 == found.expires_ms
+
+
 async def test_token_signed_by_an_unknown_key_is_refused(jwks: Jwks) -> None:
     for made in (token(STRANGER), token(header={"kid": "unknown"})):
         with pytest.raises(InvalidToken):

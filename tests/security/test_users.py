@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
 from korvet.protocol.errors import KafkaStorageError, ResourceNotFound
-from korvet.security.scram import ScramCredential, ScramMechanism, credential_of, salted_password
+from korvet.security.scram import ScramCredential, ScramMechanism, credential_of, new_salt, salted_password
 from korvet.security.users import Users
 from korvet.storage.interface import DocumentConflict
 from korvet.storage.memory import MemoryStorage
@@ -67,6 +68,38 @@ async def test_credential_of_an_unknown_user_is_stable() -> None:
     ]
     others.append(await Users(MemoryStorage()).credential("bob", SHA_256))
     assert 4 == len({each.salt for each in (made_up, *others)})
+
+
+async def test_unknown_users_have_the_iterations_and_salts_of_known_ones() -> None:
+    users = Users(MemoryStorage())
+    for number in range(20):
+        iterations, salt = (8192, new_salt()) if number % 4 else (4096, bytes([number]) * 16)
+        salted = salted_password(SHA_256, "x", salt, iterations)
+        await users.put(f"known-{number}", SHA_256, credential_of(SHA_256, salted, salt, iterations))
+    others = [await users.credential(f"other-{number}", SHA_256) for number in range(400)]
+
+    assert {4096, 8192} == {each.iterations for each in others}
+    assert 200 < sum(each.iterations == 8192 for each in others) < 380
+    for each in others:
+        assert (16 == len(each.salt)) == (4096 == each.iterations)
+    assert 400 == len({each.salt for each in others})
+    assert 4096 == (await users.credential("other", SHA_512)).iterations
+
+
+async def test_unknown_users_keep_their_credential_when_users_are_added(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    users = Users(MemoryStorage())
+    await users.put("one", SHA_256, credential("x"))
+    before = [await users.credential(f"other-{number}", SHA_256) for number in range(100)]
+    salted = salted_password(SHA_256, "x", b"salt", 16384)
+    await users.put("two", SHA_256, credential_of(SHA_256, salted, b"salt", 16384))
+    await trio.sleep(61)
+    after = [await users.credential(f"other-{number}", SHA_256) for number in range(100)]
+
+    changed = [one for one, other in zip(before, after, strict=True) if one != other]
+    assert 25 < len(changed) < 75
+    assert {4096, 16384} == {each.iterations for each in after}
 
 
 async def test_concurrent_change_by_another_broker_is_not_lost() -> None:

@@ -6,16 +6,16 @@ import logging
 
 import pytest
 
-from korvet.server.log_limit import LogLimit
+from korvet.logs import LogLimit
 
 
 def test_suppressed_warnings_are_counted_until_the_period_ends(caplog: pytest.LogCaptureFixture) -> None:
     now_s = 1000.0
     limit = LogLimit(logging.getLogger("korvet.test"), lines=2, period_s=60, clock=lambda: now_s)
     for number in range(5):
-        limit.warning("connection %d", number)
+        limit.log("connection %d", number)
     now_s += 60
-    limit.warning("connection %d", 5)
+    limit.log("connection %d", 5)
 
     assert caplog.messages == [
         "connection 0",

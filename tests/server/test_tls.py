@@ -269,6 +269,22 @@ async def test_client_without_an_enabled_version_is_refused(
     assert line.endswith("TLS handshake: the client supports no version of ssl.enabled.protocols")
 
 
+@pytest.mark.parametrize("suite", ["ECDHE-ECDSA-AES256-SHA384", "ECDHE-ECDSA-AES128-SHA"])
+async def test_cipher_suites_with_cbc_are_not_accepted_by_default(
+    authority: Authority, suite: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = authority.context()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    async with secured(authority) as server:
+        context.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256")
+        async with connect_tls(server, context) as client:
+            assert "TLSv1.2" == client.stream.cipher()[1]
+        context.set_ciphers(suite)
+        await attempt(server, context)
+    (line,) = complaints(caplog)
+    assert line.endswith("TLS handshake: the client supports no cipher suite of the listener")
+
+
 async def test_client_without_an_enabled_cipher_suite_is_refused(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from korvet.client import Record, open_client
 from korvet.client.security import Sasl, Security
@@ -79,6 +80,32 @@ async def test_a_wrong_login_is_refused(browser: Browser, user: str, password: s
     assert "" == browser.cookie
 
 
+async def test_a_right_login_does_not_wait_for_wrong_ones(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100 wrong logins at once made a right one wait for 27 s: the pauses after failures."""
+    monkeypatch.setattr(sessions, "FAILURE_PAUSE_S", 3600.0)
+    tried = trio.Event()
+    opened = 0
+    real = sessions.Sessions._open
+
+    async def counted(self: sessions.Sessions, sasl: Sasl | None, user: str) -> sessions.Session:
+        nonlocal opened
+        opened += 1
+        if opened == 100:
+            tried.set()
+        return await real(self, sasl, user)
+
+    monkeypatch.setattr(sessions.Sessions, "_open", counted)
+    async with trio.open_nursery() as nursery:
+        for _ in range(100):
+            nursery.start_soon(log_in, browser, "anna", "wrong")
+        with trio.fail_after(120):
+            assert 303 == await log_in(browser, *ADMIN)
+            await tried.wait()
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize(
     "path", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"]
 )
@@ -105,6 +132,21 @@ async def test_the_acls_of_the_user_apply(browser: Browser, secured: ServedBroke
     assert 303 == await log_in(browser, *ADMIN)
     assert "private" in (await browser.get("/topics")).text
     assert 200 == (await browser.get("/topics/private/records")).status
+
+
+async def test_figures_of_the_broker_need_describe_on_the_cluster(secured: ServedBroker) -> None:
+    options = PageOptions(
+        "0.0.0.0", 8080, secured.bootstrap_servers, login="PLAIN", metrics="http://127.0.0.1:1/metrics"
+    )
+    app = application(options)
+    browser = Browser(app, host="korvet.example:8080")
+    await log_in(browser, *ANNA)
+    assert "The metrics cannot be read: " not in (await browser.get("/brokers")).text
+    assert 403 == (await browser.get("/brokers/figures.json")).status
+    await log_in(browser, *ADMIN)
+    assert "The metrics cannot be read: " in (await browser.get("/brokers")).text
+    assert 200 == (await browser.get("/brokers/figures.json")).status
+    await app.site.sessions.close()
 
 
 async def test_a_logout_ends_the_session(browser: Browser) -> None:

@@ -215,6 +215,8 @@ class Partition:
             raise ValueError("a field is missing")
         _, next_id, start, expected, size, trimmed, largest, epochs = cast(Sequence[bytes], required)
         there = int(size) - int(trimmed)
+        if there < 0:
+            raise ValueError("more bytes were trimmed than appended")
         if length:
             self.entry_bytes = there / length
             self.largest_entry = int(largest)

@@ -25,6 +25,7 @@ from korvet.protocol.compression import Codec
 from korvet.protocol.encoded_batches import EncodedBatches
 from korvet.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
 from korvet.storage.interface import LogOffsets, ReadRequest, ReadResult, TopicPartition
+from korvet.storage.offsets import is_foreign
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import Pending, RedisUnavailable
 from korvet.storage.redis.client.errors import ExecAbortError
@@ -357,8 +358,10 @@ class Reader:
     @staticmethod
     def _check_bounds(read: PartitionRead, state: PartitionState) -> None:
         # Between `trimmed_before` and the log start there are no records to miss: other clients removed them, or there
-        # never were any. A read from there returns the first record.
-        if not state.trimmed_before <= read.offset <= state.next_offset:
+        # never were any. A read from there returns the first record, unless the offset is another topic's.
+        shared = read.partition.shared
+        is_of_another = is_foreign(read.offset, shared.mapper, shared.created_ms, state.log_start_offset)
+        if is_of_another or not state.trimmed_before <= read.offset <= state.next_offset:
             raise OffsetOutOfRange(
                 f"offset {read.offset} is outside the log, which goes from {state.log_start_offset} to "
                 f"{state.next_offset}"

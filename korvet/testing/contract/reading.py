@@ -366,6 +366,23 @@ class ReadContract(Contract):
             with pytest.raises(OffsetOutOfRange):
                 await read(storage, tp, offset)
 
+    async def test_offset_that_was_never_handed_out_is_out_of_range(
+        self, storage: Storage, tp: TopicPartition
+    ) -> None:
+        """An offset that was copied from another cluster must not be read from the first record in silence."""
+        topic = await storage.topic(tp.topic)
+        assert topic is not None
+        if topic.config.mapping is not OffsetMapping.TIMESTAMP:
+            return
+        start = (await storage.latest(tp)).log_start_offset
+        first = (await append(storage, tp, numbered(3))).base_offset
+        for offset in (1, 5000, start - 1):
+            with pytest.raises(OffsetOutOfRange):
+                await read(storage, tp, offset)
+
+        assert stored(numbered(3), first) == await records_from(storage, tp, 0)
+        assert stored(numbered(3), first) == await records_from(storage, tp, start)
+
     # --- Truncating -------------------------------------------------------------------------------------
 
     async def test_truncated_records_are_not_read(self, storage: Storage, tp: TopicPartition) -> None:

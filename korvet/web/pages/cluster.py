@@ -13,10 +13,10 @@ from korvet.client.acls import list_acls
 from korvet.client.administration import BROKER, Resource, describe_settings, describe_users
 from korvet.client.cluster import raise_for
 from korvet.client.figures import SECTIONS, FiguresUnavailable, read_figures, stated
-from korvet.protocol.errors import KafkaError
+from korvet.protocol.errors import ClusterAuthorizationFailed, KafkaError
 from korvet.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from korvet.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
-from korvet.security.acls import AclFilter
+from korvet.security.acls import AclFilter, Operation
 from korvet.web.inputs import MAX_NUMBER
 from korvet.web.sessions import Visitor
 from korvet.web.site import NotHere, Site, as_json, explained
@@ -31,14 +31,14 @@ async def brokers(site: Site, request: Request, visitor: Visitor) -> Response:
     """Return the list of brokers with their log directories."""
     client = visitor.client
     answer = await client.request(
-        DescribeClusterRequest(include_cluster_authorized_operations=False), DescribeClusterResponse
+        DescribeClusterRequest(include_cluster_authorized_operations=True), DescribeClusterResponse
     )
     raise_for(answer.error_code, "the cluster", answer.error_message)
     rows = [
         {"broker": each, "directories": await _directories(client, each.broker_id)}
         for each in sorted(answer.brokers, key=lambda each: each.broker_id)
     ]
-    figures = await _figures(site) if site.options.metrics else None
+    figures = await _figures(site) if site.options.metrics and _may_describe(answer) else None
     values = {
         "cluster_id": answer.cluster_id,
         "controller_id": answer.controller_id,
@@ -53,10 +53,18 @@ async def figures_json(site: Site, _request: Request, visitor: Visitor) -> Respo
     if not site.options.metrics:
         raise NotHere("The page was started without the URL of a broker's metrics.")
     # A visitor whose login is no longer valid gets nothing.
-    await visitor.client.request(
-        DescribeClusterRequest(include_cluster_authorized_operations=False), DescribeClusterResponse
+    answer = await visitor.client.request(
+        DescribeClusterRequest(include_cluster_authorized_operations=True), DescribeClusterResponse
     )
+    raise_for(answer.error_code, "the cluster", answer.error_message)
+    if not _may_describe(answer):
+        raise ClusterAuthorizationFailed("The broker's figures need DESCRIBE on the cluster.")
     return as_json(await _figures(site))
+
+
+def _may_describe(answer: DescribeClusterResponse) -> bool:
+    """Return True if the visitor may describe the cluster, and so see figures about all topics and groups."""
+    return bool(answer.cluster_authorized_operations >> Operation.DESCRIBE & 1)
 
 
 async def _figures(site: Site) -> dict[str, Any]:

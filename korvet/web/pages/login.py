@@ -31,7 +31,10 @@ def log_in(site: Site) -> Endpoint:
     async def post(request: Request) -> Response:
         try:
             fields = await site.own_form(request)
-            session_id = await site.sessions.log_in(fields.get("user", ""), fields.get("password", ""))
+            address = request.client.host if request.client is not None else ""
+            session_id = await site.sessions.log_in(
+                fields.get("user", ""), fields.get("password", ""), address
+            )
         except LoginFailed as error:
             return _form(site, request, str(error), 401)
         except TooLarge as error:
