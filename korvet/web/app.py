@@ -17,8 +17,21 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from korvet.concurrency.background import background_nursery
 from korvet.web.options import PageOptions
-from korvet.web.pages import archive, cluster, groups, live, login, produce, records, topics
+from korvet.web.pages import (
+    access_actions,
+    archive,
+    cluster,
+    groups,
+    live,
+    login,
+    produce,
+    records,
+    topic_actions,
+    topics,
+)
+from korvet.web.pages.actions import FormOf, PlanOf, asking, executing
 from korvet.web.site import Site
 
 HEADERS = {
@@ -50,7 +63,9 @@ def application(options: PageOptions) -> Guard:
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         try:
-            yield
+            async with background_nursery() as nursery:
+                site.histories.nursery = nursery
+                yield
         finally:
             await site.sessions.close()
 
@@ -64,6 +79,13 @@ def application(options: PageOptions) -> Guard:
 
 def routes(site: Site) -> list[Route]:
     page = site.page
+
+    def action(path: str, plan_of: PlanOf, form_of: FormOf | None = None) -> tuple[Route, Route]:
+        return (
+            Route(path, page(asking(plan_of, form_of)), methods=["GET"]),
+            Route(path, page(executing(plan_of)), methods=["POST"]),
+        )
+
     return [
         Route("/", _first_page),
         Route("/login", login.login_form(site), methods=["GET"]),
@@ -71,7 +93,13 @@ def routes(site: Site) -> list[Route]:
         Route("/logout", login.log_out(site), methods=["POST"]),
         Route("/topics", page(topics.topics)),
         Route("/topics.json", page(topics.topics_json)),
+        *action("/create-topic", topic_actions.create, topic_actions.create_form),
         Route("/topics/{topic}", page(topics.topic)),
+        *action("/topics/{topic}/alter", topic_actions.alter, topic_actions.alter_form),
+        *action("/topics/{topic}/delete", topic_actions.delete_topic),
+        *action(
+            "/topics/{topic}/delete-records", topic_actions.delete_records, topic_actions.delete_records_form
+        ),
         Route("/topics/{topic}/topic.json", page(topics.topic_json)),
         Route("/topics/{topic}/records", page(records.records)),
         Route("/topics/{topic}/records/{partition:int}/{offset:int}", page(records.record)),
@@ -85,10 +113,16 @@ def routes(site: Site) -> list[Route]:
         Route("/group/lag.json", page(groups.lag_json)),
         Route("/group/reset", page(groups.preview), methods=["GET"]),
         Route("/group/reset", page(groups.execute), methods=["POST"]),
+        *action("/group/delete", topic_actions.delete_a_group),
         Route("/brokers", page(cluster.brokers)),
         Route("/brokers/figures.json", page(cluster.figures_json)),
         Route("/brokers/{node_id:int}", page(cluster.broker)),
         Route("/access", page(cluster.access)),
+        *action("/access/acl", access_actions.create_acl, access_actions.acl_form),
+        *action("/access/acl/delete", access_actions.delete_acl),
+        *action("/access/user", access_actions.set_password, access_actions.user_form),
+        *action("/access/user/delete", access_actions.delete_user),
+        *action("/access/quota", access_actions.set_quota, access_actions.quota_form),
         Route("/archive", page(archive.archive)),
         Route("/static/{name}", _static(static_files())),
     ]

@@ -22,20 +22,29 @@ MAX_DIGITS = 19
 
 
 class BadInput(ValueError):  # noqa: N818  names the condition
-    """The request is invalid. The message is one line: what is wrong, and what is accepted."""
+    """The request is invalid. The message is one line: what is wrong, and what is accepted.
+
+    `field` is the name of the field that is wrong, or empty.
+    """
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class TooLarge(BadInput):
     """The request's body is larger than MAX_BODY_BYTES."""
 
 
-def number(values: Mapping[str, str], name: str, default: T, *, most: int = MAX_NUMBER) -> int | T:
-    """Return a field as a number from 0 to `most`, or the default if it is missing or empty."""
+def number(
+    values: Mapping[str, str], name: str, default: T, *, least: int = 0, most: int = MAX_NUMBER
+) -> int | T:
+    """Return a field as a number from `least` to `most`, or the default if it is missing or empty."""
     text = values.get(name, "").strip()
     if not text:
         return default
-    if not (text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS and int(text) <= most):
-        raise BadInput(f"{name} is {shortened(text)}; accepted: a number from 0 to {most}.")
+    if not (text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS and least <= int(text) <= most):
+        raise BadInput(f"{name} is {shortened(text)}; accepted: a number from {least} to {most}.", name)
     return int(text)
 
 
@@ -44,7 +53,7 @@ def signed_number(values: Mapping[str, str], name: str) -> int:
     text = values.get(name, "").strip()
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal() and len(digits) < MAX_DIGITS):
-        raise BadInput(f"{name} is {shortened(text)}; accepted: a number such as 100 or -100.")
+        raise BadInput(f"{name} is {shortened(text)}; accepted: a number such as 100 or -100.", name)
     return int(text)
 
 
@@ -52,7 +61,7 @@ def choice(values: Mapping[str, str], name: str, accepted: tuple[str, ...]) -> s
     """Return a field that has one of the accepted values; the first one is the default."""
     text = values.get(name, "") or accepted[0]
     if text not in accepted:
-        raise BadInput(f"{name} is {shortened(text)}; accepted: {', '.join(accepted)}.")
+        raise BadInput(f"{name} is {shortened(text)}; accepted: {', '.join(accepted)}.", name)
     return text
 
 
@@ -68,7 +77,8 @@ def moment(values: Mapping[str, str], name: str) -> int:
         return max(round(parsed.timestamp() * 1000), 0)
     except (ValueError, OverflowError):
         raise BadInput(
-            f"{name} is {shortened(text)}; accepted: a time such as 2026-03-01T12:30, or milliseconds since 1970."
+            f"{name} is {shortened(text)}; accepted: a time such as 2026-03-01T12:30, or milliseconds since 1970.",
+            name,
         ) from None
 
 

@@ -100,6 +100,13 @@ class Sessions:
         self._sessions.move_to_end(session_id)
         return session.visitor
 
+    def is_here(self, visitor: Visitor) -> bool:
+        """Return False if the visitor's session has ended."""
+        if self._common is not None and self._common.visitor is visitor:
+            return True
+        now = trio.current_time()
+        return any(each.visitor is visitor and not each.is_over(now) for each in self._sessions.values())
+
     async def log_in(self, user: str, password: str, address: str) -> str:
         """Return the id of a new session. Raises LoginFailed, and KafkaError if no broker answers."""
         if not user or not password:

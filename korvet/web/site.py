@@ -21,6 +21,7 @@ import korvet
 from korvet.client.figures import Figures
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.web import formats
+from korvet.web.history import Histories
 from korvet.web.inputs import BadInput, TooLarge, form
 from korvet.web.lake import Lake, open_lake
 from korvet.web.options import PageOptions, is_loopback
@@ -51,6 +52,8 @@ STATUSES = {
 }
 
 logger = logging.getLogger(__name__)
+
+READ_ONLY = "This page is read-only; --web-write (or korvet web --write) lets it write."
 
 Handler = Callable[["Site", Request, Visitor], Awaitable[Response]]
 
@@ -91,6 +94,7 @@ class Site:
 
     options: PageOptions
     sessions: Sessions = field(init=False)
+    histories: Histories = field(init=False)
     schemas: Schemas | None = field(init=False)
     lake: Lake | None = field(init=False)
     #: The last two readings of the broker's metrics.
@@ -100,6 +104,7 @@ class Site:
 
     def __attrs_post_init__(self) -> None:
         self.sessions = Sessions(self.options)
+        self.histories = Histories(self.sessions.is_here)
         self.schemas = open_schemas(self.options.registry) if self.options.registry else None
         self.lake = open_lake(self.options.lake) if self.options.lake else None
 
@@ -160,6 +165,7 @@ class Site:
             if visitor is None:
                 return self.to_login(request)
             request.state.user = visitor.user
+            self.histories.of(visitor)
             return await handler(self, request, visitor)
         except TooLarge as error:
             return self.fault(request, 413, str(error))
@@ -192,7 +198,7 @@ class Site:
     async def written(self, request: Request) -> dict[str, str]:
         """Return the form of a request that writes. Raises Refused unless it comes from this page's own forms."""
         if not self.options.write:
-            raise Refused("This page is read-only; --web-write (or korvet web --write) lets it write.")
+            raise Refused(READ_ONLY)
         return await self.own_form(request)
 
     async def own_form(self, request: Request) -> dict[str, str]:

@@ -11,6 +11,7 @@ FORMATS = ("auto", "text", "json", "hex", "schema")
 PREVIEW_CHARACTERS = 300
 MAX_SHOWN_BYTES = 256 * 1024
 HEX_WIDTH = 16
+FRAME_BYTES = 5  # 0, and the id of a schema
 # Columns of the bytes in the lines of `hex_dump`.
 HEX_BEGIN, HEX_END = 10, 10 + 3 * HEX_WIDTH
 # Marks the digits of a number while they are a string.
@@ -66,7 +67,24 @@ def shown(data: bytes | None, form: str = "auto", *, fault: str = "") -> Shown:
             return Shown("text", readable_text, len(data), fault, is_cut)
         if form == "text":
             return Shown("text", cut.decode("utf-8", "replace"), len(data), fault, is_cut)
+    if form != "hex" and not fault:
+        fault = why_no_text(cut)
     return Shown("hex", hex_dump(cut), len(data), fault, is_cut)
+
+
+def why_no_text(data: bytes) -> str:
+    """Return the reason why bytes are shown in hexadecimal."""
+    if data[0] == 0 and len(data) >= FRAME_BYTES:
+        number = int.from_bytes(data[1:FRAME_BYTES], "big")
+        return f"the bytes begin with 0 and {number}, as with the id of a schema; {NO_REGISTRY}"
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        return f"the bytes are neither JSON nor text: byte {error.start} is not UTF-8"
+    place = next(
+        (index for index, each in enumerate(text) if not each.isprintable() and each not in "\n\r\t"), 0
+    )
+    return f"the bytes are neither JSON nor text: character {place} is a control character"
 
 
 def json_text(data: bytes) -> str:

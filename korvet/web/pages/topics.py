@@ -13,6 +13,7 @@ from korvet.client.administration import TOPIC, Resource, describe_settings
 from korvet.protocol.errors import KafkaError
 from korvet.web import catalogue
 from korvet.web.inputs import choice, number
+from korvet.web.plots import heat_map, plot_of
 from korvet.web.sessions import REFRESHED_AGE_S, TOPICS_AGE_S, Visitor
 from korvet.web.site import NotHere, Site, as_json, explained
 
@@ -41,6 +42,8 @@ class Listed:
 async def topics(site: Site, request: Request, visitor: Visitor) -> Response:
     """Return the list of topics."""
     values = await _listed(request, visitor)
+    history = site.histories.of(visitor)
+    values["plots"] = {each.name: plot_of(history.rate(each.name)) for each in values["listed"].items}
     return site.render(request, "topics.html", values)
 
 
@@ -92,8 +95,16 @@ async def topic(site: Site, request: Request, visitor: Visitor) -> Response:
         settings = await describe_settings(visitor.client, Resource(TOPIC, name))
     except KafkaError as error:
         fault = explained(error)
+    history = site.histories.of(visitor)
+    bytes_of = {} if found is None else found.get(name, {})
+    maps = [
+        heat_map("Size", {each.partition: bytes_of.get(each.partition, 0) for each in shown}, "B"),
+        heat_map("Records written", history.partition_rates(name), "records/s"),
+    ]
     values = {
         "topic": described,
+        "plot": plot_of(history.rate(name)),
+        "heat_maps": [each for each in maps if each is not None] if len(shown) > 1 else [],
         "rows": await partition_rows(visitor.client, described, found),
         "left_out": len(described.partitions) - len(shown),
         "size": catalogue.total(found, name),
