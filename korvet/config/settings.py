@@ -292,6 +292,12 @@ class Config:
         "CreateTime",
         "source of a record's timestamp: its producer, or the time of its append",
     )
+    record_validation: str = _setting(
+        one_of("full", "batch"),
+        "full",
+        "checks of produced batches: full checks each record, which decompresses the batch; batch checks only the"
+        " batch's header and checksum",
+    )
     log_message_timestamp_before_max_ms: int = _ms(
         MAX_LONG, "maximum distance of a producer's timestamp in the past"
     )

@@ -9,7 +9,7 @@ from typing import Any
 from attrs import define
 
 from korvet.storage.failed_sequences import FailedSequences
-from korvet.storage.interface import DocumentWatch, Measurements, Storage, TopicPartition, Watch
+from korvet.storage.interface import DocumentWatch, Measurements, Storage, Topic, TopicPartition, Watch
 
 
 def forwarded(name: str) -> Any:
@@ -59,6 +59,9 @@ class StorageProxy(Storage):
         """Call the method of that name of the other storage."""
         call: Awaitable[Any] = getattr(self.storage, name)(*args, **kwargs)
         return call
+
+    def checks_records(self, topic: Topic) -> bool:
+        return self.storage.checks_records(topic)
 
     def watch(self, tps: Collection[TopicPartition]) -> AbstractContextManager[Watch]:
         return self.storage.watch(tps)
