@@ -380,7 +380,7 @@ class Config:
     )
     record_max_batch_records: int = _setting(
         integer(at_least=1),
-        150_000,
+        50_000,
         "maximum number of records in a batch in the record layout; Redis executes nothing else while it stores one",
     )
     max_connections: int = _setting(
