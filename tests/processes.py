@@ -17,7 +17,7 @@ from typing import Self
 
 from attrs import define, field
 
-START_LIMIT_S = 30.0
+START_LIMIT_S = 60.0
 STOP_LIMIT_S = 30.0
 ADDRESS = re.compile(r"clients connect to (?:[A-Z_]+://)?(?:127\.0\.0\.1|localhost|\[::1\]):(\d+)")
 

@@ -43,6 +43,8 @@ HELP: Mapping[str, str] = {
     "remote.log.copy.disable": "Stop archiving an archived topic.",
     "remote.log.delete.on.disable": "Delete the archive when archiving is disabled.",
     "remote.storage.enable": "Archive the topic's records.",
+    "record.validation": "Checks of produced batches: full checks each record, which decompresses the batch; batch"
+    " checks only the batch's header and checksum. The record layout in Redis always checks each record.",
     "retention.bytes": "Maximum size of a partition before its oldest records are removed; -1 is unlimited.",
     "retention.ms": "Time for which records are kept; -1 is unlimited.",
     "segment.bytes": "Maximum size of a file of the log.",

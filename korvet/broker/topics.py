@@ -195,6 +195,12 @@ ALL_SETTINGS = (
     TopicSetting("local.retention.ms", long(at_least=-2), "-2", enforced=True),
     # Only in korvet
     _from_broker(
+        "record.validation",
+        one_of("full", "batch"),
+        "record.validation",
+        lambda config: config.record_validation,
+    ),
+    _from_broker(
         "storage.layout",
         one_of("record", "batch"),
         "storage.layout",
@@ -483,6 +489,7 @@ class TopicRules:
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
     is_compacted: bool = False
+    checks_records: bool = True
 
     @property
     def limits_timestamps(self) -> bool:
@@ -503,4 +510,5 @@ def rules_of(settings: Mapping[str, str], config: Config) -> TopicRules:
         timestamp_before_max_ms=int(value("message.timestamp.before.max.ms")),
         timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
         is_compacted="compact" in value("cleanup.policy"),
+        checks_records=value("record.validation") == "full",
     )

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def command(folder: Path, yes: bool, binary: str | None) -> None:
     """Find damage in the data of embedded storage, and cut it off.
 
-    FOLDER is that of --storage embedded:FOLDER. Without --yes nothing is changed. The broker must not run. The exit status is 1 if there is damage that was not cut.
+    FOLDER is that of --storage embedded:FOLDER. Without --yes nothing is changed. The broker must not run. The exit
+    status is 1 if there is damage that was not cut.
     """
     from korvet.storage.embedded.repair import cut, examine
 

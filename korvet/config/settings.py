@@ -305,6 +305,12 @@ class Config:
         "CreateTime",
         "source of a record's timestamp: its producer, or the time of its append",
     )
+    record_validation: str = _setting(
+        one_of("full", "batch"),
+        "full",
+        "checks of produced batches: full checks each record, which decompresses the batch; batch checks only the"
+        " batch's header and checksum",
+    )
     log_message_timestamp_before_max_ms: int = _ms(
         MAX_LONG, "maximum distance of a producer's timestamp in the past"
     )
@@ -387,7 +393,7 @@ class Config:
     )
     record_max_batch_records: int = _setting(
         integer(at_least=1),
-        150_000,
+        50_000,
         "maximum number of records in a batch in the record layout; Redis executes nothing else while it stores one",
     )
     max_connections: int = _setting(

@@ -1,10 +1,10 @@
 """Produce: v3-11, advertised from v0.
 
-Behaviour: the broker validates exactly one record batch per partition, without decoding its records
-(`record_batch.validate_produced`), and appends all batches in one write to the store. Each partition has its own
-result, and an error in one does not affect another. A request with acks=0 has no response. If one of its partitions
-failed, the broker closes the connection, as Kafka does, because only that makes the client refresh its metadata. acks
-must be -1, 0 or 1, otherwise INVALID_REQUIRED_ACKS.
+Behaviour: the broker validates exactly one record batch per partition (`record_batch.validate_produced`), checks its
+records unless the store does or the topic has `record.validation=batch` (`record_batch.check_records`), and appends
+all batches in one write to the store. Each partition has its own result, and an error in one does not affect another.
+A request with acks=0 has no response. If one of its partitions failed, the broker closes the connection, as Kafka does,
+because only that makes the client refresh its metadata. acks must be -1, 0 or 1, otherwise INVALID_REQUIRED_ACKS.
 
 Versions: zstd from v7. The refused records and the reasons from v8. `korvet.protocol.connection` refuses versions 0 to
 2 with UNSUPPORTED_VERSION.
@@ -50,6 +50,7 @@ from korvet.protocol.record import RawRecord
 from korvet.protocol.record_batch import (
     HEADER_BYTES,
     RecordBatch,
+    check_records,
     decode_in_steps,
     set_max_timestamp,
     validate_produced,
@@ -209,10 +210,13 @@ async def _checked(
         raise TransactionalIdAuthorizationFailed("transactions are not served")
     if batch.max_timestamp < batch.base_timestamp:
         await run_in_slices(set_max_timestamp(batch))
+    # Each of these checks decodes the batch, and so refuses malformed records.
     if rules.limits_timestamps:
         await run_in_slices(_check_timestamps(batch, rules, broker.clock()))
     if rules.is_compacted:
         await run_in_slices(_check_keys(batch, TopicPartition(topic.name, partition.index)))
+    elif rules.checks_records and not rules.limits_timestamps and not broker.log.checks_records(topic):
+        await run_in_slices(check_records(batch))
     return batch
 
 

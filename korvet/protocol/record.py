@@ -125,10 +125,11 @@ def decode(
                 headers: Headers = ()
                 if data[position]:
                     n, position = _varint(data, position)
+                    _check_header_count(data, position, n)
                     objects -= n >> 1
                     if objects < 0:
                         raise MessageTooLarge(f"The headers need more than {max_bytes} bytes of memory.")
-                    headers, position = _decode_headers(data, position, n)
+                    headers, position = _decode_headers(data, position, n >> 1)
                 else:
                     position += 1
                 if position != end:
@@ -141,6 +142,77 @@ def decode(
         raise InvalidRecord("There are bytes after the last record.")
     if zigzag_delta >> 1 > last_offset_delta:
         raise InvalidRecord("A record's offset delta lies beyond the batch.")
+
+
+def check(data: Packed, count: int) -> Steps[None]:
+    """Check that `data` consist of `count` records with the offset deltas 0, 1, 2, …, without decoding them.
+
+    Raises InvalidRecord, as `decode` does.
+    """
+    position = zigzag_delta = 0
+    try:
+        for done in range(0, count, LOOKED_AT_A_STEP):
+            for _ in range(min(LOOKED_AT_A_STEP, count - done)):
+                n = data[position]
+                position += 1
+                if n > 127:
+                    if data[position] < 128:
+                        n += (data[position] << 7) - 128
+                        position += 1
+                    else:
+                        n, position = _varint(data, position - 1)
+                end = position + (n >> 1)
+
+                position += 1  # skip the attributes
+                if data[position] < 128:
+                    position += 1
+                elif data[position + 1] < 128:
+                    position += 2
+                else:
+                    position = _varint(data, position)[1]
+
+                n = data[position]
+                position += 1
+                if n > 127:
+                    if data[position] < 128:
+                        n += (data[position] << 7) - 128
+                        position += 1
+                    else:
+                        n, position = _varint(data, position - 1)
+                if n != zigzag_delta:
+                    raise InvalidRecord("The records' offset deltas do not rise one by one.")
+                zigzag_delta += 2
+
+                n = data[position]
+                position += 1
+                if n > 127:
+                    if data[position] < 128:
+                        n += (data[position] << 7) - 128
+                        position += 1
+                    else:
+                        n, position = _varint(data, position - 1)
+                if not n & 1:
+                    position += n >> 1
+
+                n = data[position]
+                position += 1
+                if n > 127:
+                    if data[position] < 128:
+                        n += (data[position] << 7) - 128
+                        position += 1
+                    else:
+                        n, position = _varint(data, position - 1)
+                if not n & 1:
+                    position += n >> 1
+
+                position = _skip_headers(data, position) if data[position] else position + 1
+                if position != end:
+                    raise InvalidRecord("A record's length is not that of its fields.")
+            yield None
+    except IndexError:
+        raise InvalidRecord("The records end too early.") from None
+    if position != len(data):
+        raise InvalidRecord("There are bytes after the last record.")
 
 
 def encode(records: Iterable[RawRecord], *, base_timestamp: int, into: bytearray) -> tuple[int, int, int]:
@@ -216,12 +288,30 @@ def first_at(
     return None
 
 
-def _decode_headers(data: Packed, position: int, zigzag_count: int) -> tuple[Headers, int]:
-    if zigzag_count & 1 or zigzag_count > len(data):
+def _check_header_count(data: Packed, position: int, zigzag_count: int) -> None:
+    # A header has at least two bytes.
+    if zigzag_count & 1 or zigzag_count > len(data) - position:
         raise InvalidRecord("A record's number of headers is impossible.")
+
+
+def _skip_headers(data: Packed, position: int) -> int:
+    """Check a record's headers; return the position after them. Keys may be any bytes, as in Kafka."""
+    n, position = _varint(data, position)
+    _check_header_count(data, position, n)
+    for _ in range(n >> 1):
+        n, position = _varint(data, position)
+        if n & 1:
+            raise InvalidRecord("A header has no key.")
+        n, position = _varint(data, position + (n >> 1))
+        if not n & 1:
+            position += n >> 1
+    return position
+
+
+def _decode_headers(data: Packed, position: int, count: int) -> tuple[Headers, int]:
     headers: list[tuple[str, bytes | None]] = []
     try:
-        for _ in range(zigzag_count >> 1):
+        for _ in range(count):
             n = data[position]
             if n < 128:
                 start = position + 1

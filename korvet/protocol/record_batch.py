@@ -235,11 +235,11 @@ def validate_produced(
     zstd only from version 7 on, base offset 0, at most `max_message_bytes` (MessageTooLarge), CRC (CorruptMessage),
     consistent record count and offsets, no control batch, a sequence if there is a producer id, no log append time
     (InvalidTimestamp). The error is InvalidRecord if no other is named. An incomplete batch after the first one is
-    ignored. Four differences: Kafka checks every record; answers magic 0 and 1 with INVALID_RECORD, and unknown codecs
-    with UNKNOWN_SERVER_ERROR; and changes log append time to CreateTime if that is the topic's type.
+    ignored. Three differences: Kafka answers magic 0 and 1 with INVALID_RECORD, and unknown codecs with
+    UNKNOWN_SERVER_ERROR; and changes log append time to CreateTime if that is the topic's type.
 
     Records are not decoded. If the header's max timestamp is before the base timestamp, the caller sets it with
-    `set_max_timestamp`; Kafka always sets it.
+    `set_max_timestamp`; Kafka always sets it. `check_records` checks the records.
     """
     batch = _only_batch(records)
     if batch.compression is Codec.ZSTD and api_version < 7:
@@ -344,6 +344,15 @@ def decode_in_steps(batch: RecordBatch, take: Callable[[list[RawRecord]], object
     for part in _decoded(batch, data, RECORDS_A_STEP, MAX_DECODED_BYTES):
         take(part)
         yield None
+
+
+def check_records(batch: RecordBatch) -> Steps[None]:
+    """Check that a produced batch consists of the records that its header announces, without decoding them.
+
+    Raises InvalidRecord, and MessageTooLarge beyond MAX_UNPACKED_BYTES.
+    """
+    data = yield from _decompressed(batch)
+    yield from record.check(data, batch.record_count)
 
 
 def _decoded(

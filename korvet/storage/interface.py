@@ -185,6 +185,13 @@ class Log(ABC):
     async def seek_ts(self, tp: TopicPartition, timestamp: int) -> OffsetAndTimestamp | None:
         """Return the first record, in offset order, whose own timestamp is >= `timestamp` (ms), or None."""
 
+    def checks_records(self, topic: Topic) -> bool:  # noqa: ARG002  a store may depend on the topic
+        """Return True if an append decodes the batches of this topic, and so refuses malformed records.
+
+        The broker checks the records of other topics before it appends them.
+        """
+        return False
+
     async def begin_append(
         self,
         batches: Mapping[TopicPartition, RecordBatch],

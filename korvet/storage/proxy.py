@@ -14,6 +14,7 @@ from korvet.storage.interface import (
     Measurements,
     Storage,
     StorageDefaults,
+    Topic,
     TopicPartition,
     Watch,
 )
@@ -69,6 +70,9 @@ class StorageProxy(Storage):
         """Call the method of that name of the other storage."""
         call: Awaitable[Any] = getattr(self.storage, name)(*args, **kwargs)
         return call
+
+    def checks_records(self, topic: Topic) -> bool:
+        return self.storage.checks_records(topic)
 
     def watch(self, tps: Collection[TopicPartition]) -> AbstractContextManager[Watch]:
         return self.storage.watch(tps)

@@ -81,7 +81,7 @@ class StorageDefaults:
     producer_id_expiration_ms: int = 86_400_000
     # Limits of a backend that decodes batches and stores each record by itself.
     record_max_headers: int = 1_000
-    record_max_batch_records: int = 150_000
+    record_max_batch_records: int = 50_000
     # Number of keys whose last offsets compaction holds in one round; for more keys it reads the log again.
     compaction_max_keys: int = 600_000
 

@@ -104,6 +104,10 @@ class Tiers:
         # A coroutine around the storage's would add 3 % to the time of a small Produce in memory.
         return self._storage.begin_append(batches, acks=acks, timeout_s=timeout_s)
 
+    def checks_records(self, topic: Topic) -> bool:
+        """Return True if an append refuses malformed records, as `Storage.checks_records` does."""
+        return self._storage.checks_records(topic)
+
     def note_failure(self, tp: TopicPartition, batch: ProducerBatch, error: KafkaError) -> None:
         """Record a batch that its handler refused, so that its producer's later batches do not overtake it."""
         self._storage.failed_sequences.note(tp, batch, error)

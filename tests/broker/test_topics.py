@@ -56,7 +56,8 @@ KAFKAS = [
     "segment.ms",
     "unclean.leader.election.enable",
 ]
-OURS = ["storage.layout", "offset.mapping", "offset.sequence.bits"]
+FIXED = ["storage.layout", "offset.mapping", "offset.sequence.bits"]
+OURS = ["record.validation", *FIXED]
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "__consumer_offsets"])
@@ -79,7 +80,7 @@ def test_names_that_differ_only_in_dots_and_underscores_collide(name: str, expec
     assert expected == colliding(name, ["x", "a_b", "a-c"])
 
 
-def test_settings_are_those_of_kafka_and_three_of_korvet() -> None:
+def test_settings_are_those_of_kafka_and_four_of_korvet() -> None:
     assert sorted(KAFKAS + OURS) == sorted(SETTINGS)
 
 
@@ -100,7 +101,7 @@ def test_storage_reads_the_same_defaults() -> None:
 
 
 def test_only_settings_of_korvet_are_fixed() -> None:
-    assert sorted(OURS) == sorted(setting.name for setting in ALL_SETTINGS if setting.fixed)
+    assert sorted(FIXED) == sorted(setting.name for setting in ALL_SETTINGS if setting.fixed)
 
 
 @pytest.mark.parametrize(

@@ -538,7 +538,7 @@ NOT_RECORDS = {
     "bytes after the last record": (record_of(b"\0", 0, 0, -1, -1, 0) + b"x", "after the last record"),
     "a negative number of headers": (record_of(b"\0", 0, 0, -1, -1, -1), "number of headers"),
     "more headers than bytes": (record_of(b"\0", 0, 0, -1, -1, 1000), "number of headers"),
-    "headers that end too early": (record_of(b"\0", 0, 0, -1, -1, 2, 0, -1), "end too early"),
+    "headers that end too early": (record_of(b"\0", 0, 0, -1, -1, 2, 0, -1, 5, b"ab"), "end too early"),
     "a header without a key": (record_of(b"\0", 0, 0, -1, -1, 1, -1, -1), "no key"),
     "a header key that is not utf-8": (record_of(b"\0", 0, 0, -1, -1, 1, 1, b"\xff", -1), "not UTF-8"),
 }

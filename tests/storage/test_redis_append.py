@@ -424,7 +424,9 @@ async def test_batch_of_too_many_records_is_stored_completely_or_refused(
 
 
 async def test_batch_of_as_many_records_as_fit_in_a_megabyte_is_stored(redis_server: RedisServer) -> None:
-    async with broker_on(redis_server) as storage:
+    defaults = StorageDefaults(record_max_batch_records=150_000)
+    async with open_redis_storage(redis_server.url, defaults=defaults) as storage:
+        await storage.create_topic("orders", 1, {})
         await append(storage, TP, [Record(None, timestamp=n % 7) for n in range(140_000)])
 
         assert 140_000 == len(await records_from(storage, TP))

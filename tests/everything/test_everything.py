@@ -1,0 +1,168 @@
+"""Real clients with records of every size and codec, at brokers whose options are all on."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaConsumer
+
+from tests.certificates import Authority
+from tests.clients.interface import CODECS
+from tests.clients.secured import PASSWORD
+from tests.everything.brokers import CASES, BrokerWithEverything, Case, everything
+
+pytestmark = [pytest.mark.clients, pytest.mark.servers, pytest.mark.slow]
+
+KEYS = 20
+LIMIT_S = 90.0  # of a wait, on a machine that has much else to do
+#: Number of records by size: with each codec 2.6 MB, in batches of one record and of thousands.
+LOAD = {1: 2_000, 200: 2_000, 1_000: 500, 20_000: 20, 1_000_000: 1}
+TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+# The identity of a record: its codec and size.
+Kind = tuple[str, int]
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.id)
+def broker(request: pytest.FixtureRequest, authority: Authority) -> Iterator[BrokerWithEverything]:
+    case: Case = request.param
+    with everything(case, authority) as running:
+        yield running
+
+
+def create(broker: BrokerWithEverything, topic: str, partitions: int, **settings: str) -> None:
+    admin = AdminClient(broker.librdkafka)
+    config = {name.replace("_", "."): value for name, value in settings.items()}
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config)
+    admin.create_topics([new], operation_timeout=LIMIT_S)[topic].result(LIMIT_S)
+
+
+def produce_load(broker: BrokerWithEverything, topic: str) -> Counter[Kind]:
+    """Produce records of every size with every codec; return their numbers."""
+    failures = []
+    for codec in CODECS:
+        settings = {"compression.type": codec, "linger.ms": 20, "message.max.bytes": 1_048_576}
+        producer = Producer({**broker.librdkafka, **settings})
+        for size, count in LOAD.items():
+            for number in range(count):
+                producer.produce(
+                    topic,
+                    b"%x" % number * (size // 4) if size > 20_000 else b"v" * size,
+                    f"{codec}/{size}",
+                    partition=number % 3,
+                    headers=[("traceparent", TRACE)] if number == 7 else None,
+                    on_delivery=lambda error, _: failures.append(error) if error else None,
+                )
+                if not number % 500:
+                    producer.poll(0)
+        assert 0 == producer.flush(LIMIT_S)
+    assert [] == failures
+    return Counter({(codec, size): count for codec in CODECS for size, count in LOAD.items()})
+
+
+def kind(key: bytes | None) -> Kind:
+    codec, _, size = (key or b"").decode().partition("/")
+    return codec, int(size)
+
+
+def consume_in_a_group(broker: BrokerWithEverything, topic: str, count: int) -> Counter[Kind]:
+    """Consume with librdkafka, until there are as many records."""
+    consumer = Consumer({**broker.librdkafka, "group.id": "everything", "auto.offset.reset": "earliest"})
+    found: Counter[Kind] = Counter()
+    deadline = time.monotonic() + LIMIT_S
+    try:
+        consumer.subscribe([topic])
+        while found.total() < count and time.monotonic() < deadline:
+            for message in consumer.consume(1_000, 1.0):
+                assert message.error() is None
+                found[kind(message.key())] += 1
+        consumer.commit(asynchronous=False)
+    finally:
+        consumer.close()
+    return found
+
+
+def consume_with_kafka_python(
+    broker: BrokerWithEverything, authority: Authority, topic: str, count: int
+) -> Counter[Kind]:
+    """Consume with kafka-python, until there are as many records."""
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=f"127.0.0.1:{broker.clients_port}",
+        security_protocol="SASL_SSL",
+        ssl_context=authority.context(None),
+        sasl_mechanism="SCRAM-SHA-512",
+        sasl_plain_username="alice",
+        sasl_plain_password=PASSWORD,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        consumer_timeout_ms=int(1000 * LIMIT_S),
+    )
+    found: Counter[Kind] = Counter()
+    try:
+        for record in consumer:
+            found[kind(record.key)] += 1
+            if found.total() == count:
+                break
+    finally:
+        consumer.close()
+    return found
+
+
+def until(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+    """Wait until the condition is true."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_everything_works_together(broker: BrokerWithEverything, authority: Authority) -> None:
+    is_embedded = broker.storage.startswith("embedded:")
+    create(broker, "orders", 3, **({"remote_storage_enable": "true"} if is_embedded else {}))
+    produced = produce_load(broker, "orders")
+
+    assert produced == consume_in_a_group(broker, "orders", produced.total())
+    assert produced == consume_with_kafka_python(broker, authority, "orders", produced.total())
+
+    produce_keys(broker)
+    until(lambda: broker.metric("korvet_compaction_removed_bytes_total") > 0)
+    assert {f"k/{key}": b"v4" for key in range(KEYS)} == latest_values(broker)
+
+    assert "everything" in broker.page("/groups")
+    assert "zstd/1000000" in broker.page("/topics/orders/records")
+    assert produced.total() == broker.metric("korvet_topic_received_records_total", topic="orders")
+    assert broker.metric("korvet_topic_sent_records_total", topic="orders") >= 2 * produced.total()
+    assert 0 == broker.metric("korvet_group_lag_records", group="everything")
+    assert 0 == broker.metric("korvet_connections_aborted_total", reason="internal")
+    assert [] == [line for line in broker.log if "Traceback" in line or " ERROR " in line]
+
+    assert 0 == broker.stop()
+    assert {"Produce", "Fetch", "JoinGroup", "OffsetCommit"} <= {*broker.receiver.names}
+
+
+def produce_keys(broker: BrokerWithEverything) -> None:
+    """Produce five values of each key to a compacted topic."""
+    create(broker, "keyed", 1, cleanup_policy="compact", min_cleanable_dirty_ratio="0.01")
+    producer = Producer(broker.librdkafka)
+    for number in range(5):
+        for key in range(KEYS):
+            producer.produce("keyed", b"v%d" % number + bytes(2_000), f"k/{key}")
+        assert 0 == producer.flush(LIMIT_S)
+
+
+def latest_values(broker: BrokerWithEverything) -> dict[str, bytes]:
+    """Return the last value of each key, shortened, as a consumer that starts at the beginning finds it."""
+    consumer = Consumer({**broker.librdkafka, "group.id": "keyed", "enable.partition.eof": True})
+    found = {}
+    try:
+        consumer.assign([TopicPartition("keyed", 0, OFFSET_BEGINNING)])
+        while (message := consumer.poll(LIMIT_S)) is not None and message.error() is None:
+            found[message.key().decode()] = message.value()[:2]
+    finally:
+        consumer.close()
+    return found
