@@ -14,7 +14,8 @@ If no record is found, the broker returns offset -1 and timestamp -1, as Kafka's
 `list.offsets.unknown=zero` it returns offset 0 for a time instead.
 
 Versions: isolation level from v2, leader epochs from v4. Errors: UNSUPPORTED_VERSION for a special timestamp that the
-version does not have, INVALID_REQUEST for a partition that appears twice in a request.
+version does not have, INVALID_REQUEST for a partition that appears twice in a request; for the latest offset,
+OFFSET_NOT_AVAILABLE (before v5 LEADER_NOT_AVAILABLE) after a failover until the high watermark is known (KIP-207).
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ from __future__ import annotations
 from korvet.broker.broker import Broker, RequestContext, partition_of
 from korvet.concurrency.tasks import in_parallel
 from korvet.concurrency.time_slices import TimeSlices, each_in_slices
-from korvet.protocol.errors import InvalidRequest, KafkaError, UnsupportedVersion
+from korvet.protocol.errors import (
+    InvalidRequest,
+    KafkaError,
+    LeaderNotAvailable,
+    OffsetNotAvailable,
+    UnsupportedVersion,
+)
 from korvet.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -119,6 +126,9 @@ async def _find(
     broker.check_leader_epoch(tp, asked.current_leader_epoch, bounds.leader_epoch)
     end = _end(bounds, IsolationLevel(request.isolation_level))
     if timestamp == LATEST:
+        if not bounds.has_caught_up:
+            message = "too few replicas have confirmed the log since the leader epoch began"
+            raise OffsetNotAvailable(message) if context.version >= 5 else LeaderNotAvailable(message)
         return OffsetAndTimestamp(end, -1, bounds.leader_epoch)
     if timestamp == EARLIEST:
         return await broker.log.earliest(tp)

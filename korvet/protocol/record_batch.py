@@ -490,6 +490,28 @@ def build_batch(
     )
 
 
+def empty_batch(last_offset: int, leader_epoch: int) -> bytearray:
+    """Return a batch without records, as Kafka's compaction leaves one for the last offset of a log.
+
+    Consumers continue after its last offset.
+    """
+    batch = bytearray(HEADER_BYTES)
+    write_header(
+        batch,
+        base_offset=last_offset,
+        partition_leader_epoch=leader_epoch,
+        attributes=0,
+        last_offset_delta=0,
+        base_timestamp=-1,
+        max_timestamp=-1,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        record_count=0,
+    )
+    return batch
+
+
 class BatchBuilder:
     """Builds a batch incrementally: first records, in any number of calls, then the header. See `build_batch`."""
 

@@ -145,6 +145,8 @@ class LogOffsets:
     # Retention and DeleteRecords removed all records below. A read between this offset and the log start returns the
     # first record.
     trimmed_before: int = field(default=0, eq=False, kw_only=True)
+    # False after a failover until the high watermark reaches the offset where the leader epoch began (KIP-207).
+    has_caught_up: bool = field(default=True, eq=False, kw_only=True)
 
 
 @frozen

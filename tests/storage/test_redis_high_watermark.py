@@ -7,11 +7,13 @@ from contextlib import AsyncExitStack
 import pytest
 import trio
 
-from korvet.protocol.errors import NotEnoughReplicas, OffsetNotAvailable
+from korvet.protocol.errors import NotEnoughReplicas
 from korvet.storage.interface import Storage, StorageUsageError, TopicPartition
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.records import append, append_batch, batch, numbered, read, records_from
+from tests.sentinels import scripted_sentinel, sentinel_url
 from tests.servers import REDIS_FLOOR, VALKEY, RedisServer, ServerPair, StartServer, kinds, on
+from tests.storage.test_redis_failover import let_catch_up, promote
 
 pytestmark = pytest.mark.servers
 
@@ -59,16 +61,17 @@ async def test_unconfirmed_records_are_invisible_until_replicas_confirm_them(
             records = [len(await records_from(each, TP, 0)) for each in (storage, other)]
             time = await storage.seek_ts(TP, numbered(1, first=2)[0].timestamp + 1)
             async with open_redis_storage(primary.url) as restarted:
-                with pytest.raises(OffsetNotAvailable, match="too few replicas"):
-                    await read(restarted, TP, 0)
+                hidden.append(await high_watermarks(restarted, 2))
+                records.append(len(await records_from(restarted, TP, 0)))
         finally:
             replica.resume()
         with trio.fail_after(20):
             woken = [await values_when_woken(each, 2, 2) for each in (storage, other)]
         visible = [await high_watermarks(each, 4) for each in (storage, other)]
 
-    assert [(2, 2)] * 2 == confirmed == hidden
-    assert [2, 2] == records
+    assert [(2, 2)] * 2 == confirmed
+    assert [(2, 2)] * 3 == hidden
+    assert [2, 2, 2] == records
     assert time is None
     assert [[b"2", b"3"]] * 2 == woken
     assert [(4, 4)] * 2 == visible
@@ -82,8 +85,73 @@ async def test_demoted_server_shows_no_unconfirmed_records(replica_pair: ServerP
         await append_batch(storage, TP, batch(numbered(3)), acks=1)
         with primary.client() as client:
             client.replicaof("127.0.0.1", 1)
-        with pytest.raises(OffsetNotAvailable):
-            await read(storage, TP, 0)
+        assert (0, 0) == await high_watermarks(storage, 0)
+        assert [] == await records_from(storage, TP, 0)
+
+
+@ON_OLDEST_AND_NEWEST
+@EACH_LAYOUT
+async def test_high_watermark_is_the_same_for_a_broker_that_was_away_when_it_rose(
+    replica_pair: ServerPair, layout: str
+) -> None:
+    primary, replica = replica_pair
+    async with open_redis_storage(primary.url) as storage:
+        await create(storage, layout)
+        await append(storage, TP, numbered(2))
+        async with open_redis_storage(primary.url) as other:
+            before = await high_watermarks(other, 0)
+            await append_batch(storage, TP, batch(numbered(3, first=2)))
+            replica.kill()
+            await append_batch(storage, TP, batch(numbered(1, first=5)), acks=1)
+            async with open_redis_storage(primary.url) as new:
+                found = [await high_watermarks(each, 5) for each in (other, new, storage)]
+                values = [len(await records_from(each, TP, 0)) for each in (other, new, storage)]
+
+    assert (2, 2) == before
+    assert [(5, 5)] * 3 == found
+    assert [5, 5, 5] == values
+
+
+@ON_OLDEST_AND_NEWEST
+async def test_confirmed_records_are_read_after_a_failover_without_replicas(replica_pair: ServerPair) -> None:
+    """ListOffsets does not return an end before that of the former primary, which clients may have (KIP-207)."""
+    named = replica_pair[0].port
+    async with (
+        scripted_sentinel(lambda: named) as port,
+        open_redis_storage(sentinel_url(port)) as storage,
+    ):
+        await create(storage)
+        await append(storage, TP, numbered(3))
+        confirmed = await high_watermarks(storage, 0)
+        await append_batch(storage, TP, batch(numbered(1, first=3)), acks=1)
+        let_catch_up(replica_pair)
+        named = promote(replica_pair).port
+        await storage.monitor.check()
+        async with open_redis_storage(sentinel_url(port)) as new:
+            each = [(await storage.latest(TP)), (await new.latest(TP))]
+            values = [len(await records_from(one, TP, 0)) for one in (storage, new)]
+
+    assert (3, 3) == confirmed
+    for bounds in each:
+        assert bounds.high_watermark in {3, 4}
+        assert bounds.has_caught_up == (bounds.high_watermark == 4)
+    assert 3 <= min(values)
+
+
+async def test_records_stay_visible_when_a_topic_requires_replicas_later(replica_pair: ServerPair) -> None:
+    primary, replica = replica_pair
+    async with open_redis_storage(primary.url) as storage:
+        settings = {"offset.mapping": "dense"}
+        topic = await storage.create_topic("orders", 1, settings)
+        await append(storage, TP, numbered(3))
+        replica.kill()
+        await storage.alter_topic(topic, settings={**settings, "min.insync.replicas": "2"})
+        visible = [await high_watermarks(storage, 0)]
+        await append_batch(storage, TP, batch(numbered(1, first=3)), acks=1)
+        visible.append(await high_watermarks(storage, 0))
+        assert 3 == len(await records_from(storage, TP, 0))
+
+    assert [(3, 3), (3, 3)] == visible
 
 
 async def test_restarted_broker_reads_confirmed_records(replica_pair: ServerPair) -> None:
@@ -91,7 +159,8 @@ async def test_restarted_broker_reads_confirmed_records(replica_pair: ServerPair
         await create(storage)
         await append_batch(storage, TP, batch(numbered(3)), acks=1)
     async with open_redis_storage(replica_pair[0].url) as storage:
-        assert 3 == len(await records_from(storage, TP, 0))
+        with trio.fail_after(20):
+            assert [b"0", b"1", b"2"] == await values_when_woken(storage, 0, 3)
 
 
 async def test_waiting_reader_of_another_broker_is_woken_by_a_confirmation(replica_pair: ServerPair) -> None:

@@ -1,16 +1,15 @@
 """The high watermark of partitions with `min.insync.replicas` above 1: the end that enough replicas have confirmed.
 
-A broker caches the confirmed end of each partition in its memory. An append with acks=all moves it when its own WAIT is
-answered. For all other records (acks=1, another broker's, plain XADD) there are rounds: a write of a small key followed
-by WAIT over one connection to the server that has them. If enough replicas confirm that write, they have everything
-that Redis executed before it, so one round confirms the ends of any number of partitions. Rounds run only while there
-are unconfirmed records.
+The confirmed end of a partition is in its state, so that all brokers return the same one, and it never decreases. An
+append with acks=all raises it when its own WAIT is answered. For all other records (acks=1, another broker's, plain
+XADD) there are rounds: a write of a small key followed by WAIT over one connection to the server that has them. If
+enough replicas confirm that write, they have everything that Redis executed before it, so one round confirms the ends
+of any number of partitions. Rounds run only while there are unconfirmed records.
 With Sentinels, a round also finds out whether a failover could lose these writes (`quorum`); appends with acks=all then
 wait for a round unless all replicas have confirmed them.
 
-A confirmed end belongs to its leader epoch, since a promoted replica may have less; the epoch rises with every change
-of the server process. After a restart of the broker, and after each change of the epoch, the first read waits for a
-round.
+A promoted replica may lack the last raises, and records as well. Brokers therefore also cache the end that they have
+stored. It is valid up to the offset where the next leader epoch began, which is where the log may have been cut.
 """
 
 from __future__ import annotations
@@ -18,21 +17,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import cast
 
 import trio
 from attrs import define, field, frozen
 
-from korvet.protocol.errors import (
-    KafkaError,
-    NotEnoughReplicas,
-    NotEnoughReplicasAfterAppend,
-    OffsetNotAvailable,
-)
+from korvet.protocol.errors import KafkaError, NotEnoughReplicas, NotEnoughReplicasAfterAppend
 from korvet.storage.redis.client.caller import RedisCaller
-from korvet.storage.redis.client.connection import RedisConnection, RedisUnavailable
+from korvet.storage.redis.client.connection import (
+    NotConnected,
+    Pending,
+    RedisConnection,
+    RedisUnavailable,
+    ScriptCall,
+)
+from korvet.storage.redis.client.errors import OutOfMemoryError
 from korvet.storage.redis.client.server import ServerConnections
 from korvet.storage.redis.partition import Known, Partition, PartitionState
 from korvet.storage.redis.quorum import COMPLETE_LIMIT_S, Quorum
+from korvet.storage.redis.scripts import CONFIRM
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +98,36 @@ class Confirmations:
     _may_wait: bool = True  # False if the Redis user or the service has no WAIT
 
     def note(self, partition: Partition, end: Known) -> None:
-        """Note that replicas have all records before that end."""
+        """Store that replicas have all records before that end, before any command that is sent later."""
+
+        def answered(pending: Pending) -> None:
+            if isinstance(pending.reply, Exception):
+                self.nursery.start_soon(self._store, {partition: end})
+            else:
+                self._stored(partition, end)
+
+        try:
+            connection = self.redis.server_of(partition.keys.stream).connection
+            call = confirm_call(partition, end)
+            connection.send(tuple(call.script.command(call.keys, call.args)), notify=answered)
+        except NotConnected:
+            pass  # a later read lets a round confirm it again
+
+    async def _store(self, ends: Mapping[Partition, Known]) -> None:
+        """Store the ends in one write."""
+        try:
+            replies = await self.redis.run_all(
+                [confirm_call(partition, end) for partition, end in ends.items()], repeatable=True
+            )
+        except KafkaError as error:
+            logger.debug("cannot store confirmed ends: %s", error)
+            return
+        for (partition, end), reply in zip(ends.items(), replies, strict=True):
+            # A full Redis cannot store it. Consumers have to read on, since that can make room.
+            if not isinstance(reply, Exception) or isinstance(reply, OutOfMemoryError):
+                self._stored(partition, end)
+
+    def _stored(self, partition: Partition, end: Known) -> None:
         if is_later(end, partition.confirmed):
             partition.confirmed = end
             self.confirmed(partition.keys.stream)
@@ -166,24 +198,37 @@ class Confirmations:
         """Return the end of what consumers may read. None stands for the log's end, also if Redis has no WAIT.
 
         If the records below `offset` are not confirmed yet, wait for one round.
-        Raise OffsetNotAvailable if no end of the present leader epoch is confirmed.
         """
         end = Known(state.leader_epoch, state.next_offset, state.next_id)
-        if partition.config.min_insync_replicas <= 1 or end.next_offset <= state.log_start_offset:
+        if state.stored_visible is None or end.next_offset <= state.log_start_offset:
             return None
-        confirmed = confirmed_end(partition, end)
-        if confirmed is None or confirmed.next_offset < end.next_offset:
+        confirmed = self._confirmed_end(partition, state)
+        if confirmed.next_offset < end.next_offset:
             done = self.want(partition, end)
-            is_failing = self._kind(partition) in self._failing
-            if (confirmed is None or confirmed.next_offset < offset) and not is_failing:
+            if confirmed.next_offset < offset and self._kind(partition) not in self._failing:
                 with trio.move_on_after(ROUND_LIMIT_S):
                     await done.wait()
-                confirmed = confirmed_end(partition, end)
+                confirmed = self._confirmed_end(partition, state)
             if not self._may_wait:
                 return None
-        if confirmed is None:
-            raise OffsetNotAvailable("too few replicas are connected to confirm the end of the log")
         return confirmed if confirmed.next_offset < end.next_offset else None
+
+    def _confirmed_end(self, partition: Partition, state: PartitionState) -> Known:
+        """Return the later one of the stored end and the cached one, as far as that is valid in the present epoch."""
+        stored_id = cast(bytes, state.stored_visible)
+        stored = Known(state.leader_epoch, partition.bound(stored_id), stored_id)
+        cached = partition.confirmed
+        if cached is None:
+            return stored
+        cuts = (each.start_offset for each in state.epochs if each.leader_epoch > cached.leader_epoch)
+        cut = next(cuts, state.next_offset)
+        if cut < cached.next_offset:
+            cached = Known(cached.leader_epoch, cut, partition.mapper.entry_id(cut))
+        if cached.next_offset <= stored.next_offset:
+            return stored
+        if cached.leader_epoch < state.leader_epoch:
+            self.note(partition, Known(state.leader_epoch, *cached[1:]))  # the failover has lost it
+        return cached
 
     async def _run(self, kind: Kind) -> None:
         """Run rounds until no end and no write is unconfirmed."""
@@ -194,9 +239,8 @@ class Confirmations:
             run_id = server.connection.run_id
             if await self._is_confirmed(server, replicas):
                 self._failing.discard(kind)
-                for partition, end in this.ends.items():
-                    if this.run_id == run_id:
-                        self.note(partition, end)
+                if this.ends and this.run_id == run_id:
+                    await self._store(this.ends)
                 for write in this.writes:
                     write.checked(write.run_id == run_id)
                 pause_s = self._pause_s(run_id)
@@ -276,9 +320,6 @@ def is_later(end: Known, other: Known | None) -> bool:
     return other is None or end[:2] > other[:2]
 
 
-def confirmed_end(partition: Partition, end: Known) -> Known | None:
-    """Return the partition's confirmed end if it is of the same leader epoch as `end`, but not beyond it."""
-    confirmed = partition.confirmed
-    if confirmed is None or confirmed.leader_epoch != end.leader_epoch:
-        return None
-    return confirmed if is_later(end, confirmed) else end
+def confirm_call(partition: Partition, end: Known) -> ScriptCall:
+    """Return the call that stores a confirmed end."""
+    return ScriptCall(CONFIRM, [partition.keys.state], [partition.topic_id, end.next_id])

@@ -41,7 +41,7 @@ FORMAT = b"1"
 
 STATE_TOPIC = b"topic"  # the topic's id; every script refuses another id
 STATE_CREATED = b"created"  # the topic's number in the order of creations
-STATE_NEXT = b"next"  # the lowest ID the next record can get: the high watermark
+STATE_NEXT = b"next"  # the lowest ID the next record can get
 STATE_START = b"start"  # retention and DeleteRecords removed everything below
 STATE_EARLIEST = b"earliest"  # where the log began, or begins since other clients trimmed it
 STATE_LENGTH = b"length"  # expected XLEN; if XLEN differs, another client added or deleted entries
@@ -52,6 +52,7 @@ STATE_LARGEST = b"largest"  # bytes of the largest entry ever added
 STATE_SKIPPED = b"skipped"  # number of entries ever added whose IDs have no offset
 STATE_EPOCHS = b"epochs"  # leader epochs, each with its first ID: "0:0-0 1:1763666000123-7"
 STATE_SERVER = b"server"  # the `run_id` of the server process in which the leader epoch began
+STATE_VISIBLE = b"visible"  # the high watermark if min.insync.replicas is above 1
 STATE_CLEANED = b"cleaned"  # ends and times of compactions (`korvet.storage.compaction.Cleaned`)
 STATE_CLEANED_BYTES = b"cleaned.bytes"  # bytes up to the end of the compacted part, counted as `bytes` is
 STATE_COMPACTION = b"compaction"  # the token of the running compaction, or of one whose broker died

@@ -40,7 +40,7 @@ class LeaderEpochs:
     nursery: trio.Nursery
     newest: int = 0
     _of_processes: dict[bytes, int] = field(factory=dict)
-    _is_full_until: float = -1.0
+    _is_full_until: float | None = None
 
     def argument(self, run_id: bytes) -> bytes:
         """Return the part of a partition script's arguments: run id, epoch of that process, newest epoch.
@@ -48,8 +48,11 @@ class LeaderEpochs:
         The epoch is "-" if it is unknown, and 0 if none can begin, since Redis is full.
         """
         epoch = self._of_processes.get(run_id)
-        if epoch is None and trio.current_time() < self._is_full_until:
-            epoch = 0
+        if epoch is None and self._is_full_until is not None:
+            if trio.current_time() < self._is_full_until:
+                epoch = 0
+            else:
+                self._is_full_until = None
         return (
             b"%b - %d" % (run_id, self.newest)
             if epoch is None

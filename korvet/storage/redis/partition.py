@@ -22,6 +22,7 @@ from korvet.storage.redis.keys import (
     STATE_START,
     STATE_TOPIC,
     STATE_TRIMMED,
+    STATE_VISIBLE,
     Keyspace,
     PartitionKeys,
 )
@@ -47,6 +48,9 @@ class PartitionState(NamedTuple):
     is_settled: bool  # the stream is as long as korvet's scripts left it
     size: int  # bytes of the present entries; trimmed bytes are counted in whole chunks of the index
     server: bytes | None  # the `run_id` of the server process in which the leader epoch began
+    stored_visible: (
+        bytes | None
+    )  # the ID at which the high watermark begins, if `min.insync.replicas` is above 1
     visible: Known | None = None  # the end of what consumers may read, if it is before the log's end
 
     @property
@@ -73,6 +77,7 @@ class PartitionState(NamedTuple):
             self.high_watermark,
             self.leader_epoch,
             trimmed_before=self.trimmed_before,
+            has_caught_up=self.high_watermark >= self.epochs[-1].start_offset,
         )
 
 
@@ -177,9 +182,9 @@ class Partition:
     def arguments(self, run_id: bytes, *own: Argument) -> tuple[Argument, ...]:
         """Return the arguments of a partition script for the server with that `run_id`: the common ones, its own."""
         known = b"" if self.known is None else self.known.argument()
-        if known and self.config.min_insync_replicas > 1:
-            known += b" 1"
-        return (*self.shared.head, b"%b %b" % (self.shared.leader_epochs.argument(run_id), known), *own)
+        server = self.shared.leader_epochs.argument(run_id)
+        is_replicated = self.config.min_insync_replicas > 1
+        return (*self.shared.head, b"%b %d %b" % (server, is_replicated, known), *own)
 
     # --- State ------------------------------------------------------------------------------------------
 
@@ -199,6 +204,7 @@ class Partition:
                 STATE_EPOCHS,
                 STATE_EARLIEST,
                 STATE_SERVER,
+                STATE_VISIBLE,
             ),
             (b"XLEN", self.keys.stream),
         )
@@ -210,7 +216,7 @@ class Partition:
         """
         if fields[0] != self.topic_id:
             return None
-        *required, earliest, server = fields
+        *required, earliest, server, stored_visible = fields
         if None in required:
             raise ValueError("a field is missing")
         _, next_id, start, expected, size, trimmed, largest, epochs = cast(Sequence[bytes], required)
@@ -229,6 +235,7 @@ class Partition:
             length == int(expected),
             there,
             server,
+            stored_visible,
         )
 
     def bound(self, entry_id: bytes) -> int:

@@ -24,6 +24,7 @@ from korvet.protocol.buffers import Buffer, join_small
 from korvet.protocol.compression import Codec
 from korvet.protocol.encoded_batches import EncodedBatches
 from korvet.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
+from korvet.protocol.record_batch import empty_batch
 from korvet.storage.interface import LogOffsets, ReadRequest, ReadResult, TopicPartition
 from korvet.storage.offsets import is_foreign
 from korvet.storage.redis.client.caller import RedisCaller
@@ -34,7 +35,7 @@ from korvet.storage.redis.confirmations import Confirmations
 from korvet.storage.redis.entries import Entry
 from korvet.storage.redis.partition import Known, Partition, PartitionState
 from korvet.storage.redis.partitions import ATTEMPTS, Partitions
-from korvet.storage.redis.rebuild import Rebuilt, rebuild_batches, rebuild_records
+from korvet.storage.redis.rebuild import Rebuilt, epoch_at, rebuild_batches, rebuild_records
 
 logger = logging.getLogger(__name__)
 
@@ -156,10 +157,20 @@ class PartitionRead:
             self.average = rebuilt.size / (rebuilt.entries - rebuilt.skipped)
         self.at_least_one = self.at_least_one and not self.buffers
 
-    def is_short_of(self, end: int) -> bool:
-        """Return True if there can be an entry between the last one in `buffers` and that offset."""
+    def end(self, state: PartitionState, *, is_complete: bool) -> None:
+        """End the read. If it `is_complete`, there is no further entry below the high watermark.
+
+        Consumers have to reach the high watermark also if its last records are gone, lost in a failover or deleted by
+        another client: an empty batch then ends there.
+        """
+        end = state.high_watermark
         last = self.partition.mapper.offset(self.taken) if self.taken else None
-        return last is None or last + 1 < end
+        is_short = self.offset < end and (last is None or last + 1 < end)
+        self.is_cut = is_short and not is_complete
+        if is_short and is_complete:
+            batch = empty_batch(end - 1, epoch_at(state.epochs, end - 1))
+            self.buffers.append(batch)
+            self.size += len(batch)
 
     def result(self) -> ReadResult:
         offsets = cast(LogOffsets, self.offsets)
@@ -255,15 +266,16 @@ class Reader:
             read.offsets = state.offsets
             asked = read.asked
             if not entries:
-                read.is_cut = not asked and read.offset < state.high_watermark
+                read.end(state, is_complete=asked > 0)
                 return
             ahead = self._send_next(read, entries) if read.needs_more(behind=len(entries)) else None
             has_room = await self._rebuild(read, entries, state)
-            read.is_cut = read.is_short_of(state.high_watermark) and not (has_room and len(entries) < asked)
+            is_complete = has_room and len(entries) < asked
             if has_room and ahead is None and read.needs_more():
                 ahead = self._send_next(read, entries)
             executed = await self._executed(ahead, read) if has_room and ahead is not None else None
             if executed is None:
+                read.end(state, is_complete=is_complete)
                 await trio.lowlevel.checkpoint()
 
     async def _rebuild(self, read: PartitionRead, entries: Sequence[Entry], state: PartitionState) -> bool:

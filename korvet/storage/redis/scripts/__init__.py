@@ -30,10 +30,25 @@ COMPACT_FINISH = partition_script("compact_counts", "compact_finish")
 COMPACT_END = partition_script("compact_end")
 
 BEGIN_EPOCH = Script(source("begin_epoch"))
+CONFIRM = Script(source("confirm"))
 DROP = Script(source("drop"))
 RAISE_EPOCH = Script(source("raise_epoch"))
 REPLACE = Script(source("replace"))
 SAVE = Script(source("save"))
 
 COMPACTION = (COMPACT_BEGIN, COMPACT_COPY, COMPACT_GROUPS, COMPACT_FINISH, COMPACT_END)
-ALL = (APPEND, INIT, SETTLE, EARLIEST, SEEK, TRIM, *COMPACTION, BEGIN_EPOCH, DROP, RAISE_EPOCH, REPLACE, SAVE)
+ALL = (
+    APPEND,
+    INIT,
+    SETTLE,
+    EARLIEST,
+    SEEK,
+    TRIM,
+    *COMPACTION,
+    BEGIN_EPOCH,
+    CONFIRM,
+    DROP,
+    RAISE_EPOCH,
+    REPLACE,
+    SAVE,
+)

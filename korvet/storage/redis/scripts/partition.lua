@@ -2,11 +2,11 @@
 --
 -- KEYS    stream, $state, $index, $summary, $producers (see keys.py)
 -- ARGV    1 topic id            4 layout: record | batch      7 kept at least (ms)
---         2 sequence mask       5 retention.ms, or -1         8 "run-id begins newest epoch next-id 1": the server, "" if
+--         2 sequence mask       5 retention.ms, or -1         8 "run-id begins newest flag epoch next-id": the server, "" if
 --         3 highest ms          6 retention.bytes, or -1        unknown; the leader epoch that begins there, "-" if
---                                                               unknown, 0 if none can begin; the newest one; the log's end as the
---                                                               caller has seen it, or ""; the 1 only if
---                                                               min.insync.replicas is above 1
+--                                                               unknown, 0 if none can begin; the newest one; 1 if
+--                                                               min.insync.replicas is above 1, else 0; the log's end
+--                                                               as the caller has seen it, or ""
 --                                                           9 … the script's own arguments
 --
 -- Lua's numbers are doubles, exact up to 2^53; offsets may be larger. The scripts therefore work with entry IDs, or
@@ -26,6 +26,8 @@ local stream, state_key, index, summary, producers_key = unpack(KEYS)
 local topic_id, layout = ARGV[1], ARGV[4]
 local mask, highest_ms = tonumber(ARGV[2]), tonumber(ARGV[3])
 local retention_ms, retention_bytes, keep_ms = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+
+local is_replicated = match(ARGV[8], '^%S* %S+ %d+ (%d)') == '1'
 
 local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -117,7 +119,7 @@ local function epoch_of(s) return match(s.epochs, '(%d+):%d+%-%d+$') end
 local function load(other)
   local f = call('HMGET', state_key, 'topic', 'next', 'start', 'length', 'entries', 'bytes', 'trimmed', 'largest',
     'skipped', 'epochs', 'checked', 'chunk.bytes', 'chunk.opened', 'chunk.appended', 'chunk.max_timestamp',
-    'stretch.bytes', 'stretch.max_timestamp', 'earliest', 'first', 'server', other or 'topic')
+    'stretch.bytes', 'stretch.max_timestamp', 'earliest', 'first', 'server', 'visible', other or 'topic')
   if not f[1] then return nil, {'nostate'} end
   if f[1] ~= topic_id then return nil, {'othertopic'} end
   local s = {
@@ -125,7 +127,7 @@ local function load(other)
     trimmed = tonumber(f[7]), largest = tonumber(f[8]), skipped = tonumber(f[9]), epochs = f[10],
     checked = tonumber(f[11]) or 0, chunk_bytes = tonumber(f[12]), chunk_opened = tonumber(f[13]),
     chunk_appended = tonumber(f[14]), chunk_max = f[15], stretch_bytes = tonumber(f[16]), stretch_max = f[17],
-    earliest = f[18] or f[3], first = f[19] or '', server = f[20], other = f[21], dirty = false,
+    earliest = f[18] or f[3], first = f[19] or '', server = f[20], visible = f[21], other = f[22], dirty = false,
   }
   s.ms, s.seq = pair_of(f[2] or '')
   -- Another client may have written to the hash. A missing number would fail a script in the middle of its writes.
@@ -134,6 +136,12 @@ local function load(other)
     and pair_of(s.start or '') and pair_of(s.earliest or '') and match(s.epochs or '', '^%d+:%d+%-%d+') and epoch_of(s)
     and tonumber(s.chunk_max) and tonumber(s.stretch_max)
   if not is_whole then return nil, {'damaged'} end
+  -- While min.insync.replicas was 1, or under an earlier version, consumers could read all records.
+  if is_replicated and not pair_of(s.visible or '') then
+    s.visible, s.has_other_visible, s.dirty = f[2], true, true
+  elseif not is_replicated and s.visible then
+    s.visible, s.has_other_visible, s.dirty = nil, true, true
+  end
   return s
 end
 
@@ -156,7 +164,9 @@ local function save(s, ...)
     ...)
   if s.has_moved then call('HSET', state_key, 'earliest', s.earliest, 'first', s.first) end
   if s.has_lost_producers then forget_producers() end
-  s.dirty, s.has_moved = false, false
+  if s.has_other_visible and s.visible then call('HSET', state_key, 'visible', s.visible) end
+  if s.has_other_visible and not s.visible then call('HDEL', state_key, 'visible') end
+  s.dirty, s.has_moved, s.has_other_visible = false, false, false
 end
 
 -- The index
@@ -362,9 +372,9 @@ end
 -- Partitions begin the same epoch on the same server process, which is above all epochs that clients know. Return false if
 -- ARGV does not have that epoch.
 local function notice_loss(s)
-  local run_id, begins, newest, epoch, id, is_replicated = match(ARGV[8], '^(%S*) (%S+) (%d+) (%d*) ?(%S*) ?(1?)$')
+  local run_id, begins, newest, epoch, id = match(ARGV[8], '^(%S*) (%S+) (%d+) %d (%d*) ?(%S*)$')
   s.is_short = id ~= '' and is_before(s.ms, s.seq, pair_of(id))
-  s.has_lost_producers = s.is_short and is_replicated == ''
+  s.has_lost_producers = s.is_short and not is_replicated
   local has_lost = s.is_short and epoch == epoch_of(s) or epoch ~= '' and tonumber(epoch) > tonumber(epoch_of(s))
   local is_elsewhere = run_id ~= '' and run_id ~= s.server
   local epochs = s.epochs
