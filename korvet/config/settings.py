@@ -552,7 +552,8 @@ class Config:
     embedded_appendfsync: str = _setting(
         one_of("always", "everysec", "no"),
         "everysec",
-        "when embedded storage syncs its file to disk; always survives a power failure, and is slow",
+        "when the file of embedded storage is synced to disk; everysec: by the broker, each second; always survives a "
+        "power failure, and is slow",
     )
     embedded_server: str | None = _setting(
         optional(text("a path")),

@@ -96,7 +96,7 @@ async def confirmations(connection: RedisConnection, connected: int, required: i
 
 @frozen
 class Replica:
-    """What one replica says about itself, or why it says nothing."""
+    """The INFO of one replica, or the reason for having none."""
 
     name: str
     info: Info

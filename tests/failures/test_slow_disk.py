@@ -70,7 +70,7 @@ def test_killed_embedded_server_loses_nothing_while_a_sync_is_under_way(
         with embedded_client(embedded_folder) as client:
             os.kill(client.info("server")["process_id"], signal.SIGKILL)
 
-    # With `no` nobody syncs.
+    # With `no` there are no syncs.
     syncs = None if appendfsync == "no" else slow_disk
     outcome = killed_during_syncs(broker.bootstrap_servers, topic, syncs, kill)
     report(str(outcome))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from pathlib import Path
 
@@ -9,7 +10,14 @@ import pytest
 import trustme
 
 from korvet.storage.interface import StorageUsageError
-from korvet.storage.redis.client.address import RedisAddress, Sentinels, parse_address
+from korvet.storage.redis.client.address import (
+    OPTIONS,
+    SENTINEL_OPTIONS,
+    TLS_OPTIONS,
+    RedisAddress,
+    Sentinels,
+    parse_address,
+)
 
 
 def test_host_port_database_and_credentials_are_parsed() -> None:
@@ -115,3 +123,10 @@ def test_tls_options_are_those_of_redis_py(tmp_path: Path) -> None:
     assert address.tls is not None
     assert 1 == len(address.tls.get_ca_certs())
     assert (address.tls.check_hostname, address.tls.minimum_version) == (False, ssl.TLSVersion.TLSv1_3)
+
+
+def test_documentation_has_all_options() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "storage.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", document, re.MULTILINE))
+
+    assert {**OPTIONS, **TLS_OPTIONS, **SENTINEL_OPTIONS}.items() <= rows.items()

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 LONGEST_SOCKET_PATH = 107 if sys.platform == "linux" else 103
 # Without this much space, not even the server's log can be written.
 FREE_BYTES_TO_START = 1_000_000
-# What the server logs when it cuts an incomplete command, and when it refuses a file.
+# Lines of the server about an incomplete command that it cuts, and about a file that it refuses.
 TRUNCATED = re.compile(r"AOF loaded anyway|Truncating the AOF")
 DAMAGED = re.compile(
     r"check-aof|reading the append only file|Internal error in RDB|Terminating server after rdb",
@@ -33,7 +33,7 @@ OTHERS = 0o077  # the mode bits of group and others
 def prepare_folder(folder: Path) -> Path:
     """Return the resolved folder; create it for its owner alone if it is missing.
 
-    Let nobody else read data in it that an earlier version of korvet has left readable.
+    Remove the rights of other users from data that an earlier version of korvet has left readable.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

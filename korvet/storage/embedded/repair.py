@@ -32,7 +32,7 @@ SNAPSHOT_ERROR = re.compile(
 
 @frozen
 class Damage:
-    """What is wrong with a file. The first `intact` of its `size` bytes are whole commands and transactions."""
+    """The damage in a file. The first `intact` of its `size` bytes are whole commands and transactions."""
 
     path: Path
     size: int
