@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from korvet.broker.broker import Broker, Disconnect, RequestContext
 from korvet.broker.topics import INTERNAL_TOPICS, validate_name
-from korvet.concurrency.time_slices import TimeSlices, map_in_slices
+from korvet.concurrency.time_slices import TimeSlices, map_in_slices, unique_in_slices
 from korvet.protocol.errors import ErrorCode, InvalidRequest, KafkaError
 from korvet.protocol.messages.describe_topic_partitions import (
     Cursor,
@@ -23,6 +23,7 @@ from korvet.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
+    TopicRequest,
 )
 from korvet.protocol.messages.metadata import AUTHORIZED_OPERATIONS_OMITTED
 from korvet.security.acls import Operation, ResourceType
@@ -36,12 +37,12 @@ START = Cursor(topic_name="", partition_index=0)
 async def handle(
     broker: Broker, request: DescribeTopicPartitionsRequest, context: RequestContext
 ) -> DescribeTopicPartitionsResponse:
-    names = {topic.name for topic in request.topics}
+    names = await unique_in_slices(await map_in_slices(_name_of, request.topics))
     cursor = request.cursor or START
     try:
         _check(cursor, names)
         if names:
-            return await _named(broker, context, cursor, sorted(names), request.response_partition_limit)
+            return await _named(broker, context, cursor, names, request.response_partition_limit)
     except InvalidRequest as error:
         code = error.error_code
         return DescribeTopicPartitionsResponse(
@@ -74,7 +75,11 @@ async def _named(
     return page
 
 
-def _check(cursor: Cursor, names: set[str]) -> None:
+def _name_of(topic: TopicRequest) -> str:
+    return topic.name
+
+
+def _check(cursor: Cursor, names: Sequence[str]) -> None:
     if names and cursor is not START and cursor.topic_name not in names:
         raise InvalidRequest("The topic list should contain the cursor's topic.")
     if cursor.partition_index < 0:

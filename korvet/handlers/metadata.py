@@ -130,8 +130,12 @@ async def _found(
         found.append(await _by_id(broker, context, topic_id))
         await time_slices.next()
     if not ids:
-        for name in dict.fromkeys(topic.name or "" for topic in wanted):
-            found.append(await _by_name(broker, request, context, name))
+        seen: set[str] = set()
+        for topic in wanted:
+            name = topic.name or ""
+            if name not in seen:
+                seen.add(name)
+                found.append(await _by_name(broker, request, context, name))
             await time_slices.next()
     return found
 

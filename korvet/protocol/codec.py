@@ -26,7 +26,7 @@ from korvet.protocol.schema import versions_of
 from korvet.protocol.steps import Steps
 
 M = TypeVar("M")
-# What generated readers raise for malformed bytes.
+# The exceptions that generated readers raise for malformed bytes.
 MALFORMED = (IndexError, struct.error, ValueError)
 Reader = Callable[[memoryview, int], tuple[M, int]]
 Writer = Callable[[M, Callable[[Buffer], None]], None]

@@ -1,4 +1,4 @@
-"""Credentials of users that do not exist, for logins: nothing in them tells that the user does not exist.
+"""Credentials of users that do not exist, for logins: they do not show that the user does not exist.
 
 A made-up credential takes the iterations, and the form and length of the salt, from a known user, which a hash of the
 two names chooses. So both are distributed as those of the known users. They are the same for each login, on all

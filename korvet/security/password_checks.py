@@ -1,11 +1,11 @@
 """Verification of PLAIN passwords, within bounds: each takes milliseconds of a processor.
 
-A listener hashes in threads of its own, half as many as there are processors. An address has one of them at a time, and
-after a wrong password none for twice the time that it took. So guesses from one address take at most a third of one
-processor, and other addresses wait for one guess at most per address that guesses.
+Each listener has its own hashing threads, half as many as there are processors. An address uses one of them at a time,
+and after a wrong password none for twice the time that the hash took. So guesses from one address take at most a third
+of one processor, and other addresses wait for one guess at most per address that guesses.
 
-A password that was right is remembered for a while, so that clients that connect again cost nothing and do not wait.
-What is remembered is a keyed hash of the password and the stored credential; the key exists only in this process.
+The listener caches a keyed hash of each right password and its stored credential for five minutes, so that clients that
+connect again cost nothing and do not wait. The key exists only in this process.
 """
 
 from __future__ import annotations

@@ -425,4 +425,4 @@ class Storage(Log, GroupOffsets, Catalogue, Documents, StorageInfo):
     """
 
     def configure(self, defaults: StorageDefaults) -> None:
-        """Apply other defaults to topics that have no settings of their own. What is fixed at creation stays."""
+        """Apply other defaults to topics without settings of their own. Settings that are fixed at creation stay."""

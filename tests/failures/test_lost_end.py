@@ -26,7 +26,7 @@ def read_by_kcat(servers: str, topic: str) -> list[bytes]:
 
 def read_by_confluent(servers: str, topic: str) -> list[bytes]:
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "g", "enable.partition.eof": "true"})
-    values = []
+    values: list[bytes] = []
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         deadline = time.monotonic() + LIMIT_S
@@ -37,7 +37,7 @@ def read_by_confluent(servers: str, topic: str) -> list[bytes]:
             error = message.error()
             if error is not None and error.code() == KafkaError._PARTITION_EOF:
                 return values
-            values.append(message.value())
+            values.append(message.value() or b"")
     finally:
         consumer.close()
     raise AssertionError(f"no end of the partition after {values}")
@@ -46,7 +46,7 @@ def read_by_confluent(servers: str, topic: str) -> list[bytes]:
 def read_by_kafka_python(servers: str, topic: str) -> list[bytes]:
     consumer = kafka.KafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest")
     tp = kafka.TopicPartition(topic, 0)
-    values = []
+    values: list[bytes] = []
     try:
         consumer.assign([tp])
         consumer.seek(tp, 0)

@@ -1,4 +1,6 @@
-"""Measure the cost of each kind of request: `python -m tests.hostile.costs [memory]` prints a table.
+"""Measure the cost of each kind of request: `python -m tests.hostile.costs [memory|denied]` prints a table.
+
+With `denied`, the table has requests with very many names of a client that has no ACL, in memory.
 
 Every request names much with few bytes. The store is a Valkey, or with `memory` the broker's memory. Processor time is
 the broker's own; the Valkey's is beside it, with the bytes that the request adds to the broker's log and to the store.
@@ -18,10 +20,12 @@ import trio
 from attrs import define
 
 from korvet.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from korvet.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from korvet.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from korvet.protocol.messages.describe_groups import DescribeGroupsRequest
 from korvet.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from korvet.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from korvet.protocol.messages.find_coordinator import FindCoordinatorRequest
 from korvet.protocol.messages.init_producer_id import InitProducerIdRequest
 from korvet.protocol.messages.list_groups import ListGroupsRequest
@@ -33,10 +37,12 @@ from korvet.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from korvet.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from korvet.security.authorizer import STANDARD
 from tests.hostile.measuring import API_VERSIONS, client_of, highest_bytes, neighbour, reset_highest
 from tests.hostile.test_decompression import bomb, produce
 from tests.processes import KorvetProcess
 from tests.servers import VALKEY, start_server
+from tests.talk import Client
 
 TOPICS, PARTITIONS = 20, 5_000
 COUNT = 5_000  # elements of a request
@@ -98,6 +104,63 @@ def requests() -> Iterator[tuple[str, object, int]]:
     yield "OffsetFetch, a group 100 times", OffsetFetchRequest(groups=groups), 8
 
 
+def denied_requests(count: int) -> Iterator[tuple[str, object, int]]:
+    """Yield name, message and version of requests with `count` names, or half of it if each has a partition."""
+    names = [f"n{number}" for number in range(count)]
+    half = names[: count // 2]
+    asked = [MetadataRequestTopic(name=name) for name in names]
+    yield "Metadata", MetadataRequest(topics=asked, allow_auto_topic_creation=False), 12
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
+    yield (
+        "Fetch",
+        FetchRequest(
+            max_wait_ms=0,
+            min_bytes=1,
+            max_bytes=1_000,
+            session_epoch=-1,
+            topics=[FetchTopic(topic=name, partitions=[partition]) for name in half],
+            forgotten_topics_data=[],
+        ),
+        12,
+    )
+    offset = ListOffsetsPartition(partition_index=0, timestamp=0)
+    topics = [ListOffsetsTopic(name=name, partitions=[offset]) for name in half]
+    yield "ListOffsets", ListOffsetsRequest(replica_id=-1, topics=topics), 7
+    described = [TopicRequest(name=name) for name in names]
+    yield "DescribeTopicPartitions", DescribeTopicPartitionsRequest(topics=described), 0
+    deleted = [DeleteTopicState(name=name) for name in names]
+    yield "DeleteTopics", DeleteTopicsRequest(topics=deleted, timeout_ms=0), 6
+    yield "DescribeGroups", DescribeGroupsRequest(groups=names), 5
+    yield "FindCoordinator", FindCoordinatorRequest(key_type=0, coordinator_keys=names), 4
+
+
+async def measure_denied() -> None:
+    """Send requests of a client without ACLs, and print a row for each."""
+    with KorvetProcess(settings={"authorizer.class.name": STANDARD}) as broker:
+        async with client_of(broker) as client, client_of(broker) as other:
+            await client.ask(API_VERSIONS, 3)
+            for count in (50_000, 1_000_000):
+                for name, message, version in denied_requests(count):
+                    cost = await cost_of(broker, client, other, f"{name}, {count:,} names", message, version)
+                    sys.stdout.write(row(cost))
+                    sys.stdout.flush()
+
+
+async def cost_of(
+    broker: KorvetProcess, client: Client, other: Client, name: str, message: object, version: int
+) -> Cost:
+    """Send a request, and return its cost without that to the store."""
+    reset_highest(broker.pid)
+    before, began, lines = highest_bytes(broker.pid), cpu_s(broker.pid), len(broker.log)
+    frame = client.frame_of(message, version)
+    async with neighbour(other) as waits:
+        await client.send(frame)
+        answer = await client.receive()
+    cpu, took = cpu_s(broker.pid) - began, highest_bytes(broker.pid) - before
+    logged = sum(len(line) + 1 for line in broker.log[lines:])
+    return Cost(name, len(frame), len(answer), cpu, took, waits.longest_s, 0.0, logged, 0)
+
+
 def cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -130,25 +193,10 @@ async def measure(url: str, store: Store) -> None:
                 topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
                 await client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 5)
             for name, message, version in requests():
-                reset_highest(broker.pid)
-                before, began = highest_bytes(broker.pid), cpu_s(broker.pid)
-                redis_began, size, lines = store.cpu_s(), store.size(), len(broker.log)
-                frame = client.frame_of(message, version)
-                async with neighbour(other) as waits:
-                    await client.send(frame)
-                    answer = await client.receive()
-                cost = Cost(
-                    name,
-                    len(frame),
-                    len(answer),
-                    cpu_s(broker.pid) - began,
-                    highest_bytes(broker.pid) - before,
-                    waits.longest_s,
-                    store.cpu_s() - redis_began,
-                    sum(len(line) + 1 for line in broker.log[lines:]),
-                    store.size() - size,
-                )
-                sys.stdout.write(row(cost))
+                redis_began, size = store.cpu_s(), store.size()
+                cost = await cost_of(broker, client, other, name, message, version)
+                redis_s, stored = store.cpu_s() - redis_began, store.size() - size
+                sys.stdout.write(row(cost._replace(redis_s=redis_s, stored=stored)))
                 sys.stdout.flush()
 
 
@@ -171,6 +219,9 @@ COLUMNS = (
 
 def main() -> None:
     sys.stdout.write(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n")
+    if sys.argv[1:] == ["denied"]:
+        trio.run(measure_denied)
+        return
     with ExitStack() as stack:
         url, store = "memory://", Store(None)
         if sys.argv[1:] != ["memory"]:

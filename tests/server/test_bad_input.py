@@ -149,8 +149,7 @@ async def test_bytes_behind_requests_are_ignored_and_logged_once_for_each_softwa
         async with serving() as server, connect(server) as client, connect(server) as other:
             for each in (client, client, other):
                 await each.send(data)
-                _, response = await each.answer(MetadataRequest, 12)
-                assert ErrorCode.NONE == response.topics[0].error_code
+                assert ErrorCode.NONE == (await each.answer(MetadataRequest, 12))[1].topics[0].error_code
 
     (line,) = [each.getMessage() for each in caplog.records if "ignored" in each.getMessage()]
     assert line.endswith("ignored 2 bytes behind a request Metadata v12 of software without a name")

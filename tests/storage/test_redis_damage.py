@@ -111,6 +111,16 @@ async def test_damaged_state_stops_only_its_partition(
     assert 1 == len([each for each in caplog.records if "not as korvet wrote it" in each.message])
 
 
+@pytest.mark.servers
+async def test_more_trimmed_than_appended_bytes_are_no_bytes(storage: Storage, client: redis.Redis) -> None:
+    await append(storage, TP, [Record(b"first")])
+    client.hset(STATE, "trimmed", "9999999999")
+    await append(storage, TP, [Record(b"last")])
+
+    assert b"last" == (await records_from(storage, TP))[-1].value
+    assert 0 == (await storage.sizes([TP]))[TP]
+
+
 TOPICS: dict[str, bytes] = {
     "no-json": b"{",
     "number": b"5",

@@ -220,9 +220,8 @@ class Partition:
         if None in required:
             raise ValueError("a field is missing")
         _, next_id, start, expected, size, trimmed, largest, epochs = cast(Sequence[bytes], required)
-        there = int(size) - int(trimmed)
-        if there < 0:
-            raise ValueError("more bytes were trimmed than appended")
+        # Another client may have written either number, which only estimate how much to read.
+        there = max(0, int(size) - int(trimmed))
         if length:
             self.entry_bytes = there / length
             self.largest_entry = int(largest)
