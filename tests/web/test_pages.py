@@ -394,3 +394,16 @@ async def test_plots_show_rates_and_lags_of_the_last_hour(browser: Browser, clie
     assert 'aria-label="Rate of t: now 10 records/s' in (await browser.get("/topics")).text
     assert 'aria-label="Lag: now 360 records' in (await browser.get("/group?id=billing")).text
     assert 'aria-label="Lag of billing: now 360 records' in (await browser.get("/groups")).text
+
+
+async def test_form_of_a_reset_is_kept_with_the_fault(browser: Browser, client: Client) -> None:
+    await client.create_topic("t")
+    await client.commit("billing", {TopicPartition("t", 0): OffsetAndMetadata(0)})
+    answer = await browser.get("/group/reset?id=billing&topic=t&to=time&value=soon")
+
+    assert 400 == answer.status
+    assert '<span class="fault" role="alert">value is \'soon\'; accepted: a time' in html.unescape(
+        answer.text
+    )
+    assert 'value="soon"' in answer.text
+    assert "<option selected>time</option>" in answer.text
