@@ -42,7 +42,7 @@ def patience() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", examples())
 def test_example_passes_as_pasted(pytester: pytest.Pytester, name: str) -> None:
-    if name == "test_my_backend.py":  # the page says so
+    if name == "test_my_backend.py":  # its section requires this
         pytester.makeini("[pytest]\ntrio_mode = true\n")
     pytester.path.joinpath(name).write_text(examples()[name], encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""What a page with --web-write alters: forms, confirmations that name what is lost, and their execution."""
+"""Actions of a page with --web-write: forms, confirmations that name what is lost, and their execution."""
 
 from __future__ import annotations
 
