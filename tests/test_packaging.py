@@ -103,3 +103,20 @@ def test_wheel_of_the_sdist_runs_in_an_empty_environment_without_a_compiler(tmp_
         finally:
             broker.terminate()
         assert 0 == broker.wait(30)
+
+
+def test_missing_extras_are_named_in_one_wording() -> None:
+    source = Path(__file__).parents[1] / "korvet"
+    others = [
+        f"{path.relative_to(source)}: {line.strip()}"
+        for path in source.rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        # A server may come from elsewhere than from the extra, and --help and the pages are prose.
+        if "pip install 'korvet[" in line
+        and "requires: pip install" not in line
+        and not line.strip().startswith(("pip install", "`korvet", "Each topic"))
+        and "[embedded]" not in line
+        and "lake.url requires more packages" not in line
+    ]
+
+    assert [] == others

@@ -200,9 +200,7 @@ def require_metrics() -> None:
     from importlib.util import find_spec
 
     if any(find_spec(name) is None for name in ("prometheus_client", "h11")):
-        raise click.ClickException(
-            "--metrics needs libraries that are not here: pip install 'korvet[metrics]'"
-        )
+        raise click.ClickException("--metrics requires: pip install 'korvet[metrics]'")
 
 
 def hide_passwords(command: Sequence[str]) -> None:

@@ -56,7 +56,7 @@ def command(interval: float, once: bool, metrics: str | None, servers: str) -> N
 def require(module: str, extra: str) -> None:
     """Raise UsageError if the packages of an extra are not installed."""
     if importlib.util.find_spec(module) is None:
-        raise click.UsageError(f"{module} is not installed: pip install 'korvet[{extra}]'")
+        raise click.UsageError(f"korvet top requires: pip install 'korvet[{extra}]'")
 
 
 async def sampled(client: Client, interval_s: float, metrics: str | None) -> Tables:

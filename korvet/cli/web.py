@@ -92,7 +92,7 @@ def open_page(listen: str, option: str, **options: Any) -> Page:
     if any(find_spec(module) is None for module in NEEDED):
         raise click.ClickException("the web page requires: pip install 'korvet[web]'")
     if options.get("metrics") and find_spec("prometheus_client") is None:
-        raise click.ClickException("the broker's metrics require: pip install 'korvet[web,metrics]'")
+        raise click.ClickException("--metrics requires: pip install 'korvet[web,metrics]'")
     from korvet.web.options import PageOptions, PageRefused, parse_listen
     from korvet.web.serving import Page
 

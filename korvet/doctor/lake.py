@@ -13,7 +13,7 @@ from korvet.urls import without_password
 async def lake_findings(url: str) -> Finding:
     """Check that the lake is reachable, and refuses a commit that would replace another one."""
     if importlib.util.find_spec("deltalake") is None:
-        return error("lake", "lake.url needs the package deltalake", "pip install 'korvet[lake]'")
+        return error("lake", "lake.url requires more packages", "pip install 'korvet[lake]'")
     return await trio.to_thread.run_sync(probe, url)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Container
 from typing import Any
 
 from attrs import define, evolve, field, frozen
-from attrs.validators import and_, ge, gt, in_, instance_of, le, optional
+from attrs.validators import optional
 
 from korvet.broker.broker import Broker, CutShort, Disconnect, RequestContext
 from korvet.faults.requests import Names, Selection, groups_of, merged, partition_number, refusal, topic_name
@@ -56,8 +56,38 @@ class Call:
         return decode(self.api.response, self.version, memoryview(b"".join(pieces)))[0]
 
 
+Validator = Callable[[object, Any, Any], None]
+
+
+def accepting(accepted: str, is_accepted: Callable[[Any], bool]) -> Validator:
+    """Return a validator whose error is one line: the value, and what is accepted."""
+
+    def check(_instance: object, attribute: Any, value: Any) -> None:
+        if not is_accepted(value):
+            raise ValueError(f"{attribute.name} is {value!r}; accepted: {accepted}")
+
+    return check
+
+
+def one_of(*values: str) -> Validator:
+    return accepting(" or ".join(map(repr, values)), lambda value: value in values)
+
+
+def at_least(least: int) -> Validator:
+    """Return a validator of whole numbers."""
+    return accepting(
+        f"a whole number of at least {least}", lambda value: type(value) is int and value >= least
+    )
+
+
+PROBABILITY = accepting(
+    "a number above 0, up to 1", lambda value: type(value) in (int, float) and 0 < value <= 1
+)
+TEXT = accepting("a text", lambda value: isinstance(value, str))
+
+
 def text() -> Any:
-    return field(default=None, validator=optional(instance_of(str)))
+    return field(default=None, validator=optional(TEXT))
 
 
 def known_as(options: Container[str], what: str) -> Callable[[object, Any, str | None], None]:
@@ -79,11 +109,11 @@ class Fault(ABC):
 
     api: str | None = field(default=None, validator=known_as(API_NAMES, "API"))
     topic: str | None = text()
-    partition: int | None = field(default=None, validator=optional(and_(instance_of(int), ge(0))))
+    partition: int | None = field(default=None, validator=optional(at_least(0)))
     group: str | None = text()
     client_id: str | None = text()
-    count: int | None = field(default=None, validator=optional(and_(instance_of(int), ge(1))))
-    probability: float = field(default=1.0, validator=and_(gt(0), le(1)))
+    count: int | None = field(default=None, validator=optional(at_least(1)))
+    probability: float = field(default=1.0, validator=PROBABILITY)
 
     @property
     def selection(self) -> Selection:
@@ -107,7 +137,7 @@ class Fault(ABC):
 class Error(Fault):
     """Answer an error code, such as NOT_LEADER_OR_FOLLOWER, and do no work for it."""
 
-    error: str = field(validator=[instance_of(str), known_as(ErrorCode.__members__, "error")], kw_only=False)
+    error: str = field(validator=[TEXT, known_as(ErrorCode.__members__, "error")], kw_only=False)
 
     async def answer(self, call: Call, body: Any, proceed: Proceed) -> Any:
         return await refuse(call, body, proceed, self.selection, ErrorCode[self.error])
@@ -117,7 +147,7 @@ class Error(Fault):
 class Delay(Fault):
     """Wait before the request is served."""
 
-    ms: int = field(validator=and_(instance_of(int), ge(0)), kw_only=False)
+    ms: int = field(validator=at_least(0), kw_only=False)
 
     async def answer(self, call: Call, body: Any, proceed: Proceed) -> Any:
         with call.broker.parked(call.context, self.ms / 1000):
@@ -129,7 +159,7 @@ class Delay(Fault):
 class Drop(Fault):
     """Close the connection: `before` the request is served, or `after` it."""
 
-    when: str = field(default="before", validator=in_(("before", "after")), kw_only=False)
+    when: str = field(default="before", validator=one_of("before", "after"), kw_only=False)
 
     async def answer(self, call: Call, body: Any, proceed: Proceed) -> Any:
         if self.when == "after":
@@ -160,7 +190,7 @@ class Freeze(Fault):
 class Throttle(Fault):
     """Set `throttle_time_ms` in the response: clients wait for so long before the next request."""
 
-    ms: int = field(validator=and_(instance_of(int), ge(0)), kw_only=False)
+    ms: int = field(validator=at_least(0), kw_only=False)
 
     async def answer(self, call: Call, body: Any, proceed: Proceed) -> Any:  # noqa: ARG002  as all faults
         response = await proceed(body)

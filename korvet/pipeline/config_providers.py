@@ -4,7 +4,7 @@
     config.providers.file.class     org.apache.kafka.common.config.provider.FileConfigProvider
     sasl.jaas.config                … password="${file:/run/secrets/kafka.properties:password}";
 
-As in Kafka's clients, a variable whose provider is not named stays as it is.
+As in Kafka's clients, a variable whose provider is not named is not replaced.
 """
 
 from __future__ import annotations

@@ -528,7 +528,7 @@ async def _remote_store(config: Config) -> AsyncIterator[RemoteStore | None]:
         yield None
         return
     if importlib.util.find_spec("deltalake") is None:
-        raise StorageUsageError("lake.url needs libraries that are not here: pip install 'korvet[lake]'")
+        raise StorageUsageError("lake.url requires: pip install 'korvet[lake]'")
     async with open_remote_store(config.lake_url) as remote:
         yield remote
 
@@ -540,9 +540,7 @@ async def _tracing(config: Config) -> AsyncIterator[Tracing | None]:
         yield None
         return
     if importlib.util.find_spec("opentelemetry") is None:
-        raise StorageUsageError(
-            "tracing.exporter needs libraries that are not here: pip install 'korvet[otel]'"
-        )
+        raise StorageUsageError("tracing.exporter requires: pip install 'korvet[otel]'")
     from korvet.tracing.provider import open_tracing  # noqa: PLC0415  only if configured
 
     async with open_tracing(config.tracing_exporter) as tracing:

@@ -124,7 +124,7 @@ class ServedBroker:
         """Remove a member of a group, or all, as if its session had timed out. Raises GroupIdNotFound."""
         await expire(self._broker, group_id, member_id)
 
-    async def wait_until(self, condition: Callable[[], Awaitable[T]], *, timeout_s: float = LIMIT_S) -> T:
+    async def wait_until(self, condition: Callable[[], Awaitable[T]], timeout_s: float = LIMIT_S) -> T:
         """Await `condition()` repeatedly until its result is true, and return the result. Raises TimeoutError."""
         with trio.move_on_after(timeout_s):
             while not (result := await condition()):  # noqa: ASYNC110  any condition, which sets no event
@@ -134,7 +134,12 @@ class ServedBroker:
 
 
 def as_bytes(data: Data) -> bytes | None:
-    return data.encode() if isinstance(data, str) else data
+    """Return bytes, or text as UTF-8. Raises TypeError for anything else."""
+    if isinstance(data, str):
+        return data.encode()
+    if data is not None and not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"{data!r} is {type(data).__name__}; accepted for keys and values: str, bytes, None")
+    return data
 
 
 def succeeded(result: AppendResult | KafkaError) -> AppendResult:

@@ -114,7 +114,7 @@ class RunningBroker:
         """Return the committed offsets of a group by partition of the topic."""
         return self._portal.call(lambda: self._broker.committed(group_id, topic))
 
-    def wait_until(self, condition: Callable[[], T], *, timeout_s: float = LIMIT_S) -> T:
+    def wait_until(self, condition: Callable[[], T], timeout_s: float = LIMIT_S) -> T:
         """Call `condition` repeatedly until its result is true, and return the result. Raises TimeoutError."""
         deadline = time.monotonic() + timeout_s
         while not (result := condition()):

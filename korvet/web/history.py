@@ -1,7 +1,8 @@
 """The rates of topics and the lags of groups over the last hour, for plots.
 
-Each visitor has a history of what the visitor's own client may see. Sampling begins with the visitor's first page and
-ends with the session. Samples are kept in memory only.
+Each visitor has a history of what the visitor's own client may see. Sampling begins with the visitor's first page, and
+ends with the session or after an hour without a request. Samples are kept in memory only. No record is read for them:
+the lag of a group is in seconds if the offsets of one of its topics follow the clock.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from weakref import WeakKeyDictionary
 import trio
 from attrs import define, field, frozen
 
-from korvet.client import LATEST, Client, TopicPartition
+from korvet.client import LATEST, Client, OffsetAndMetadata, TopicPartition
 from korvet.client.groups import list_groups
-from korvet.client.positions import positions
+from korvet.client.positions import clock_bits, time_between
 from korvet.protocol.errors import KafkaError
 from korvet.web import catalogue
 from korvet.web.sessions import Visitor
@@ -36,12 +37,12 @@ logger = logging.getLogger(__name__)
 
 @frozen
 class Sample:
-    """What was read at a time: next offsets and bytes by topic, and lags in records by group."""
+    """Next offsets and bytes by topic, and lags by group, at a time."""
 
     at_s: float
     ends: Mapping[str, int]
     sizes: Mapping[str, int]
-    lags: Mapping[str, int]
+    lags: Mapping[str, float]
 
 
 @frozen
@@ -57,9 +58,13 @@ class History:
     """The samples of one visitor."""
 
     clock: Callable[[], float] = time.monotonic
+    used_at_s: float = field(default=0.0, init=False)
+    is_followed: bool = field(default=False, init=False)
     _samples: deque[Sample] = field(factory=lambda: deque(maxlen=POINTS))
-    #: True for topics whose offsets follow the clock, so that their growth is in bytes.
-    _is_clocked: dict[str, bool] = field(factory=dict)
+    #: For topics whose offsets follow the clock, the number of bits below the milliseconds; None for other topics.
+    _bits: dict[str, int | None] = field(factory=dict)
+    #: Groups whose lags are in seconds.
+    _in_seconds: set[str] = field(factory=set)
     #: The next offsets of partitions at the last two samples, with their times.
     _partitions: deque[tuple[float, Mapping[TopicPartition, int]]] = field(factory=lambda: deque(maxlen=2))
 
@@ -73,9 +78,10 @@ class History:
             if each.leader_id >= 0
         ][:MAX_PARTITIONS]
         ends = {tp: at.offset for tp, at in (await client.list_offsets(dict.fromkeys(tps, LATEST))).items()}
-        new = [name for name in topics if name not in self._is_clocked]
+        new = [name for name in topics if name not in self._bits]
         clocked = await catalogue.with_clock_offsets(client, new) if new else set()
-        self._is_clocked = {name: name in clocked or self._is_clocked.get(name, False) for name in topics}
+        bits = {name: await clock_bits(client, name) for name in clocked}
+        self._bits = {name: self._bits.get(name, bits.get(name)) for name in topics}
         totals: dict[str, int] = {}
         for tp, end in ends.items():
             totals[tp.topic] = totals.get(tp.topic, 0) + end
@@ -83,28 +89,48 @@ class History:
         sizes = {name: sum(of_topic.values()) for name, of_topic in found.items()}
         lags = {}
         for group in (await list_groups(client))[:MAX_GROUPS]:
-            lag = [each.lag for each in await positions(client, group.group_id, ()) if each.lag is not None]
-            if lag:
-                lags[group.group_id] = sum(lag)
+            lag = self._lag(group.group_id, await client.committed(group.group_id), ends)
+            if lag is not None:
+                lags[group.group_id] = lag
         now = self.clock()
         self._samples.append(Sample(now, totals, sizes, lags))
         self._partitions.append((now, ends))
 
+    def _lag(
+        self,
+        group_id: str,
+        committed: Mapping[TopicPartition, OffsetAndMetadata],
+        ends: Mapping[TopicPartition, int],
+    ) -> float | None:
+        """Return the sum of the lags in records, or the longest lag in seconds; None if nothing is committed."""
+        known = {tp: at.offset for tp, at in committed.items() if tp in ends}
+        in_seconds = any(self._bits.get(tp.topic) is not None for tp in known)
+        (self._in_seconds.add if in_seconds else self._in_seconds.discard)(group_id)
+        if not known:
+            return None
+        if not in_seconds:
+            return sum(max(ends[tp] - offset, 0) for tp, offset in known.items())
+        return max(
+            time_between(offset, ends[tp], self._bits.get(tp.topic) or 0) / 1000
+            for tp, offset in known.items()
+            if self._bits.get(tp.topic) is not None
+        )
+
     def rate(self, topic: str) -> Series:
         """Return the records per second that were written to a topic, or the growth in bytes per second."""
-        if self._is_clocked.get(topic, False):
+        if self._bits.get(topic) is not None:
             return Series(self._rates(lambda sample: sample.sizes.get(topic)), "B/s")
         return Series(self._rates(lambda sample: sample.ends.get(topic)), "records/s")
 
     def lag(self, group_id: str) -> Series:
-        """Return the lag of a group in records."""
+        """Return the lag of a group, in records or in seconds."""
         now = self.clock()
         points = tuple((now - each.at_s, each.lags.get(group_id)) for each in self._samples)
-        return Series(points, "records")
+        return Series(points, "s" if group_id in self._in_seconds else "records")
 
     def partition_rates(self, topic: str) -> dict[int, float]:
         """Return the records per second of each partition between the last two samples, if offsets count records."""
-        if len(self._partitions) < 2 or self._is_clocked.get(topic, True):
+        if len(self._partitions) < 2 or self._bits.get(topic) is not None:
             return {}
         (began, before), (ended, after) = self._partitions
         return {
@@ -139,12 +165,14 @@ class Histories:
         history = self._of.get(visitor)
         if history is None:
             history = self._of[visitor] = History()
-            if self.nursery is not None:
-                self.nursery.start_soon(self._follow, visitor, history)
+        history.used_at_s = trio.current_time()
+        if self.nursery is not None and not history.is_followed:
+            history.is_followed = True
+            self.nursery.start_soon(self._follow, visitor, history)
         return history
 
     async def _follow(self, visitor: Visitor, history: History) -> None:
-        while self.is_here(visitor):
+        while self.is_here(visitor) and trio.current_time() - history.used_at_s < SHOWN_S:
             try:
                 with trio.move_on_after(SAMPLE_LIMIT_S):
                     await history.sample(visitor.client)
@@ -153,3 +181,4 @@ class Histories:
             except Exception:  # the plots must not end the page
                 logger.exception("no sample for the plots")
             await trio.sleep(INTERVAL_S)
+        history.is_followed = False

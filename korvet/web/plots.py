@@ -11,6 +11,7 @@ from korvet.web.history import SHOWN_S, Series
 
 WIDTH, HEIGHT = 600.0, 80.0
 MARGIN = 3.0
+SHORTEST_S = 120.0  # the time that a plot shows when sampling has just begun
 LEVELS = 5
 COLUMNS, CELL = 32, 16
 
@@ -22,7 +23,7 @@ class Plot:
     lines: tuple[str, ...]
     now: str
     most: str
-    unit: str
+    minutes: int
 
     @property
     def text(self) -> str:
@@ -35,16 +36,18 @@ def plot_of(series: Series) -> Plot | None:
     if not known:
         return None
     most = max(known)
+    span_s = max(SHORTEST_S, min(SHOWN_S, series.points[0][0]))
     lines: list[list[str]] = [[]]
     for ago_s, value in series.points:
         if value is None or ago_s > SHOWN_S:
             lines.append([])
             continue
-        x = WIDTH - MARGIN - (WIDTH - 2 * MARGIN) * ago_s / SHOWN_S
+        x = WIDTH - MARGIN - (WIDTH - 2 * MARGIN) * ago_s / span_s
         y = HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * (value / most if most else 0)
         lines[-1].append(f"{x:.1f},{y:.1f}")
     drawn = tuple(" ".join(line if len(line) > 1 else line * 2) for line in lines if line)
-    return Plot(drawn, value_text(known[-1], series.unit), value_text(most, series.unit), series.unit)
+    now, top = (value_text(value, series.unit) for value in (known[-1], most))
+    return Plot(drawn, now, top, round(span_s / 60))
 
 
 def value_text(value: float, unit: str) -> str:

@@ -165,7 +165,7 @@ def test_missing_spark_extra_is_reported_with_the_install_command(
     outcome = korvet("lake", "archive", "--topics", "a", "--to", str(tmp_path), "--once")
 
     assert outcome.status == 1
-    assert "which is not installed: pip install 'korvet[spark]'." in outcome.err
+    assert "requires: pip install 'korvet[spark]'" in outcome.err
 
 
 def test_missing_topic_is_reported_and_the_exit_status_is_1(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -39,10 +42,34 @@ def patience() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", examples())
 def test_example_passes_as_pasted(pytester: pytest.Pytester, name: str) -> None:
-    pytester.makeini("[pytest]\ntrio_mode = true\n")
+    if name == "test_my_backend.py":  # its section requires this
+        pytester.makeini("[pytest]\ntrio_mode = true\n")
     pytester.path.joinpath(name).write_text(examples()[name], encoding="utf-8")
 
     outcomes = pytester.runpytest_inprocess(*OPTIONS.get(name, ())).parseoutcomes()
 
     assert outcomes.pop("passed")
     assert outcomes.keys() <= {"deselected"}
+
+
+def programs() -> list[str]:
+    """Return the examples of the section about programs without pytest."""
+    section = TESTING.partition("## Without pytest")[2].partition("\n## ")[0]
+    return [each[1] for each in EXAMPLE.finditer(section)]
+
+
+@pytest.mark.parametrize("number", range(len(programs())))
+def test_program_runs_as_pasted(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(programs()[number], encoding="utf-8")
+
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(korvet\.[a-z_.]+\.[A-Z]\w+)`", TESTING))))
+def test_class_is_where_the_page_says(name: str) -> None:
+    module, _, cls = name.rpartition(".")
+
+    assert hasattr(import_module(module), cls)

@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from korvet.config import ConfigError
 from korvet.protocol.errors import TopicAlreadyExists, UnknownTopicOrPartition
 from korvet.server.listeners import PortInUse
-from korvet.testing import BrokerEnded, ClientMissing, RunningBroker, running_broker
+from korvet.testing import BrokerEnded, ClientMissing, Drop, Error, RunningBroker, running_broker
 from korvet.testing.threads import Portal
 
 
@@ -172,3 +172,33 @@ def test_embedded_broker_leaves_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_p
         assert [*tmp_path.iterdir()]
 
     assert [] == [*tmp_path.iterdir()]
+
+
+def test_values_of_other_types_are_refused_with_the_accepted_ones(broker: RunningBroker) -> None:
+    said = "^5 is int; accepted for keys and values: str, bytes, None$"
+    with pytest.raises(TypeError, match=said):
+        broker.produce("t", 5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=said):
+        broker.produce("t", "x", key=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (lambda: Drop("during"), "when is 'during'; accepted: 'before' or 'after'"),
+        (lambda: Drop("after", count=0), "count is 0; accepted: a whole number of at least 1"),
+        (lambda: Drop("after", partition="x"), "partition is 'x'; accepted: a whole number of at least 0"),
+        (lambda: Drop("after", probability=2), "probability is 2; accepted: a number above 0, up to 1"),
+        (lambda: Drop("after", topic=7), "topic is 7; accepted: a text"),
+        (lambda: Error(5), "error is 5; accepted: a text"),
+    ],
+)
+def test_arguments_of_faults_are_refused_in_one_line(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        make()
+
+
+def test_time_limit_of_wait_until_may_be_positional(broker: RunningBroker) -> None:
+    assert broker.wait_until(lambda: 7, 0.2) == 7
+    with pytest.raises(TimeoutError):
+        broker.wait_until(lambda: False, 0.0)

@@ -1,4 +1,4 @@
-"""What a page with --web-write alters: forms, confirmations that name what is lost, and their execution."""
+"""Actions of a page with --web-write: forms, confirmations that name what is lost, and their execution."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ from korvet.client import Client, OffsetAndMetadata, Record, TopicPartition
 from korvet.client.administration import TOPIC, Resource, describe_settings, describe_users
 from korvet.client.groups import list_groups
 from korvet.protocol.errors import UnknownTopicOrPartition
+from korvet.testing.broker import ServedBroker
+from korvet.web.app import application
+from korvet.web.options import PageOptions
 from tests.web.asgi import Browser
 from tests.web.conftest import NewPage
+from tests.web.test_login import ADMIN, ANNA, log_in, secured
+
+__all__ = ["secured"]
 
 
 @pytest.fixture
@@ -174,3 +180,30 @@ async def test_confirmation_of_another_site_is_refused(browser: Browser, client:
     assert 403 == (await browser.post("/topics/t/delete", fields, origin="http://evil.example")).status
     assert 403 == (await browser.post("/topics/t/delete", {**fields, "token": "x"})).status
     await client.topic("t")
+
+
+async def test_acls_are_edited_and_decide_about_actions(
+    secured: ServedBroker,
+) -> None:
+    app = application(PageOptions("0.0.0.0", 8080, secured.bootstrap_servers, login="PLAIN", write=True))
+    try:
+        admin, anna = (Browser(app, host="korvet.example:8080") for _ in range(2))
+        await log_in(admin, *ADMIN)
+        await log_in(anna, *ANNA)
+        await confirmed(admin, "/create-topic", name="orders", partitions="1")
+        acl = {"principal": "User:anna", "operation": "describe", "resource": "topic", "name": "orders"}
+        assert "this is the first one of this pattern" in await confirmed(admin, "/access/acl", **acl)
+        assert "AUTHORIZATION_FAILED" in (await anna.get("/create-topic?preview=yes&name=t")).text
+        text = (await anna.get("/topics/orders/delete")).text
+        refused = await anna.post("/topics/orders/delete", hidden(text))
+        assert 400 == refused.status
+        assert "TOPIC_AUTHORIZATION_FAILED" in refused.text
+
+        await confirmed(admin, "/access/acl", **{**acl, "operation": "delete"})
+        text = await confirmed(admin, "/access/acl/delete", **acl)
+        assert "this ACL: User:anna on host * is allowed describe on literal topic orders" in text
+        await confirmed(anna, "/topics/orders/delete")
+        faulty = await admin.get("/access/acl?preview=yes&principal=anna&name=orders")
+        assert "principal is &#39;anna&#39;; accepted: User:NAME" in faulty.text
+    finally:
+        await app.site.sessions.close()

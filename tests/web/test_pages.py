@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
@@ -394,3 +395,55 @@ async def test_plots_show_rates_and_lags_of_the_last_hour(browser: Browser, clie
     assert 'aria-label="Rate of t: now 10 records/s' in (await browser.get("/topics")).text
     assert 'aria-label="Lag: now 360 records' in (await browser.get("/group?id=billing")).text
     assert 'aria-label="Lag of billing: now 360 records' in (await browser.get("/groups")).text
+
+
+async def test_form_of_a_reset_is_kept_with_the_fault(browser: Browser, client: Client) -> None:
+    await client.create_topic("t")
+    await client.commit("billing", {TopicPartition("t", 0): OffsetAndMetadata(0)})
+    answer = await browser.get("/group/reset?id=billing&topic=t&to=time&value=soon")
+
+    assert 400 == answer.status
+    assert '<span class="fault" role="alert">value is \'soon\'; accepted: a time' in html.unescape(
+        answer.text
+    )
+    assert 'value="soon"' in answer.text
+    assert "<option selected>time</option>" in answer.text
+
+
+async def test_lag_is_in_seconds_if_offsets_follow_the_clock(browser: Browser, client: Client) -> None:
+    await client.create_topic("t")
+    await client.commit("billing", {TopicPartition("t", 0): OffsetAndMetadata(1 << 20)})
+    await browser.get("/groups")
+    site = browser.app.site
+    history = site.histories.of(await site.sessions.visitor(""))
+    history._bits["t"] = 10
+
+    ends = {TopicPartition("t", 0): (1 << 20) + (5000 << 10)}
+    assert 5.0 == history._lag("billing", await client.committed("billing"), ends)
+    assert "s" == history.lag("billing").unit
+
+
+async def test_sampling_ends_without_a_visitor_and_begins_again(
+    browser: Browser, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("korvet.web.history.INTERVAL_S", 0.01)
+    await client.create_topic("t")
+    await browser.get("/topics")
+    site = browser.app.site
+    visitor = await site.sessions.visitor("")
+
+    async def has(condition: Callable[[], bool]) -> None:
+        with trio.fail_after(30):
+            while not condition():  # noqa: ASYNC110  no event
+                await trio.sleep(0.01)
+
+    async with trio.open_nursery() as nursery:
+        site.histories.nursery = nursery
+        history = site.histories.of(visitor)
+        await has(lambda: len(history._samples) > 2)
+        monkeypatch.setattr("korvet.web.history.SHOWN_S", -1.0)
+        await has(lambda: not history.is_followed)
+        monkeypatch.undo()
+        site.histories.of(visitor)
+        assert history.is_followed
+        nursery.cancel_scope.cancel()

@@ -164,5 +164,5 @@ def needing_extra() -> Iterator[None]:
         if error.name is None or error.name.startswith("korvet"):
             raise
         raise click.ClickException(
-            f"korvet lake needs {error.name}, which is not installed: pip install 'korvet[spark]'."
+            f"korvet lake, for {error.name}, requires: pip install 'korvet[spark]'"
         ) from None

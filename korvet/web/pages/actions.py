@@ -12,13 +12,21 @@ from attrs import frozen
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from korvet.protocol.errors import KafkaError
+from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.web.inputs import BadInput
 from korvet.web.sessions import Visitor
 from korvet.web.site import READ_ONLY, Handler, Refused, Site, explained
 
 PREVIEW = "preview"
 MAX_LINES = 50
+#: The fields that the cluster's errors are about.
+FIELDS = {
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "name",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "name",
+    ErrorCode.INVALID_PARTITIONS: "partitions",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "replicas",
+    ErrorCode.INVALID_CONFIG: "settings",
+}
 
 
 @frozen
@@ -103,7 +111,9 @@ def executing(plan_of: PlanOf) -> Handler:
 
 def _faults(error: BadInput | KafkaError) -> dict[str, str]:
     """Return the message of an error by the field that it is about."""
-    return {error.field: str(error)} if isinstance(error, BadInput) else {"": explained(error)}
+    if isinstance(error, BadInput):
+        return {error.field: str(error)}
+    return {FIELDS.get(error.error_code, ""): explained(error)}
 
 
 def _form(

@@ -46,6 +46,11 @@ async def groups(site: Site, request: Request, visitor: Visitor) -> Response:
 
 async def group(site: Site, request: Request, visitor: Visitor) -> Response:
     """Return the page of a group."""
+    return await _page_of(site, request, visitor, {})
+
+
+async def _page_of(site: Site, request: Request, visitor: Visitor, faults: Mapping[str, str]) -> Response:
+    """Return the page of a group, with the faults of its form."""
     group_id = id_of(request.query_params)
     described = await describe_group(visitor.client, group_id)
     owners = {tp: member for member in described.members for tp in member.assignment}
@@ -58,8 +63,10 @@ async def group(site: Site, request: Request, visitor: Visitor) -> Response:
         "lag": lag_of(found),
         "topics": sorted({position.tp.topic for position in found}),
         "done": request.query_params.get("done", "") == "reset",
+        "fields": request.query_params,
+        "faults": faults,
     }
-    return site.render(request, "group.html", values)
+    return site.render(request, "group.html", values, status=400 if faults else 200)
 
 
 async def lag_json(_site: Site, request: Request, visitor: Visitor) -> Response:
@@ -77,8 +84,11 @@ def lag_of(found: list[Position]) -> int | None:
 async def preview(site: Site, request: Request, visitor: Visitor) -> Response:
     """Return the offsets that a reset would commit. Nothing is written."""
     query = request.query_params
-    target, kind = _target(query), choice(query, "to", TARGETS)
     group_id, topic = id_of(query), query.get("topic", "")
+    try:
+        target, kind = _target(query), choice(query, "to", TARGETS)
+    except BadInput as error:
+        return await _page_of(site, request, visitor, {error.field: str(error)})
     values: dict[str, Any] = {
         "group_id": group_id,
         "topic": topic,
@@ -88,7 +98,7 @@ async def preview(site: Site, request: Request, visitor: Visitor) -> Response:
     try:
         done = await reset(visitor.client, group_id, [topic] if topic else [], target, execute=False)
     except ResetRefused as error:
-        raise BadInput(str(error)) from None
+        return await _page_of(site, request, visitor, {"topic": str(error)})
     rows = [
         {"tp": tp, "before": done.before.get(tp), "after": offset}
         for tp, offset in sorted(done.offsets.items())
