@@ -1,5 +1,3 @@
 """A broker with every option that touches the path of records."""
 
 from __future__ import annotations
-
-
