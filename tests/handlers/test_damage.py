@@ -29,7 +29,7 @@ ACCEPTED = {
 
 
 async def answers(broker: Broker, batches: dict[str, bytearray]) -> dict[str, PartitionProduceResponse]:
-    """Produce each batch to a partition of its own, and return the answers."""
+    """Produce each batch to another partition; return the responses by label."""
     await create(broker, partitions=len(batches))
     wanted = {TopicPartition("t", number): records for number, records in enumerate(batches.values())}
     response = await ask(broker, 0, 9, produce_request(dict(wanted)))
