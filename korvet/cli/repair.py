@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     "--server", "binary", metavar="PROGRAM", help="The valkey-server or redis-server that checks snapshots."
 )
 def command(folder: Path, yes: bool, binary: str | None) -> None:
-    """Find damage in the data of embedded storage in FOLDER, and with --yes cut it off.
+    """Find damage in the data of embedded storage, and cut it off.
 
-    Without --yes nothing is changed. The broker must not run. The exit status is 1 if there is damage that was not cut.
+    Without --yes nothing in FOLDER is changed. The broker must not run. The exit status is 1 if there is damage that was not cut.
     """
     from korvet.storage.embedded.repair import cut, examine
 
