@@ -168,18 +168,17 @@ class KafkaPythonAdministrator(KafkaPython, Administrator):
     # --- Methods of this library only -------------------------------------------------------------------
 
     def sizes(self, topic: str) -> tuple[str, dict[int, int]]:
-        """Return the log directory of a topic, and the bytes of its partitions."""
+        """Return the log directory of a topic on one broker, and the bytes of its partitions."""
         with self._admin() as admin:
             brokers = admin.describe_log_dirs([topic])
-        names, sizes = set(), {}
+        name, sizes = "", {}
         for broker in brokers:
             (directory,) = broker["log_dirs"]
-            names.add(directory["log_dir"])
+            name = directory["log_dir"]
             for described in directory["topics"]:
                 for each in described["partitions"]:
                     assert each["partition_index"] not in sizes  # one broker leads it
                     sizes[each["partition_index"]] = each["partition_size"]
-        (name,) = names
         return name, sizes
 
     def partition_pages(self, topic: str, limit: int) -> list[list[int]]:
