@@ -27,7 +27,7 @@ class Told:
     """A setting as described by the broker."""
 
     value: str | None
-    source: str  # DYNAMIC_TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG
+    source: str  # DYNAMIC_TOPIC_CONFIG, DYNAMIC_BROKER_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG
     read_only: bool
     sensitive: bool
     synonyms: tuple[str, ...]
@@ -63,7 +63,13 @@ class ConfluentAdministrator(Confluent, Administrator):
     def settings(self, name: str, *, kind: str = "TOPIC") -> dict[str, Told]:
         admin, resource = self._admin(), ConfigResource(ResourceType[kind], name)
         entries = admin.describe_configs([resource], request_timeout=LIMIT_S)[resource].result(LIMIT_S)
-        sources = {1: "DYNAMIC_TOPIC_CONFIG", 4: "STATIC_BROKER_CONFIG", 5: "DEFAULT_CONFIG"}
+        sources = {
+            1: "DYNAMIC_TOPIC_CONFIG",
+            2: "DYNAMIC_BROKER_CONFIG",
+            3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
+            4: "STATIC_BROKER_CONFIG",
+            5: "DEFAULT_CONFIG",
+        }
         return {
             key: Told(
                 entry.value,
@@ -162,18 +168,17 @@ class KafkaPythonAdministrator(KafkaPython, Administrator):
     # --- Methods of this library only -------------------------------------------------------------------
 
     def sizes(self, topic: str) -> tuple[str, dict[int, int]]:
-        """Return the log directory of a topic, and the bytes of its partitions."""
+        """Return the log directory of a topic on one broker, and the bytes of its partitions."""
         with self._admin() as admin:
             brokers = admin.describe_log_dirs([topic])
-        names, sizes = set(), {}
+        name, sizes = "", {}
         for broker in brokers:
             (directory,) = broker["log_dirs"]
-            names.add(directory["log_dir"])
+            name = directory["log_dir"]
             for described in directory["topics"]:
                 for each in described["partitions"]:
                     assert each["partition_index"] not in sizes  # one broker leads it
                     sizes[each["partition_index"]] = each["partition_size"]
-        (name,) = names
         return name, sizes
 
     def partition_pages(self, topic: str, limit: int) -> list[list[int]]:
