@@ -564,6 +564,15 @@ class ClassicGroup:
     def _find(self, member_id: str, group_instance_id: str | None) -> Member:
         """Return the member. Raises UnknownMemberId, or FencedInstanceId if its instance has another member id."""
         if group_instance_id is not None and self._static.get(group_instance_id, member_id) != member_id:
+            present_id = self._static[group_instance_id]
+            self._log(
+                "%(_group)s: fenced static member %(instance)s with id %(_member)s; its id is %(_present)s now",
+                member_id,
+                level=logging.WARNING,
+                instance=quoted(group_instance_id),
+                present=present_id,
+                _present=quoted(present_id),
+            )
             raise FencedInstanceId
         member = self.members.get(member_id)
         if member is None or (group_instance_id is not None and group_instance_id not in self._static):

@@ -196,7 +196,8 @@ class RedisStreamsStorage(Storage):
         self._seeker = Seeker(redis, partitions)
         self._compactor = Compactor(redis, partitions)
         self._groups = Groups(redis, keyspace, partitions, confirmations)
-        self._documents = Documents(redis, keyspace)
+        needed = defaults.topic_config.min_insync_replicas - 1
+        self._documents = Documents(redis, keyspace, confirmations, needed)
         self._document_watches = DocumentWatches()
 
     def configure(self, defaults: StorageDefaults) -> None:

@@ -19,14 +19,19 @@ LIMIT_S = 60.0
 RECORDS = 10
 
 
-def read_by_kcat(servers: str, topic: str) -> list[bytes]:
+def read_by_kcat(servers: str, topic: str) -> list[bytes | None]:
     command = ["kcat", "-b", servers, "-C", "-t", topic, "-o", "beginning", "-e", "-q"]
-    return subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S).stdout.splitlines()
+    output = subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S).stdout
+    return list(output.splitlines())
 
 
-def read_by_confluent(servers: str, topic: str) -> list[bytes]:
+def read_by_confluent(servers: str, topic: str) -> list[bytes | None]:
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "g", "enable.partition.eof": "true"})
+<<<<<<< HEAD
     values: list[bytes] = []
+=======
+    values: list[bytes | None] = []
+>>>>>>> dev-b
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         deadline = time.monotonic() + LIMIT_S
@@ -43,10 +48,14 @@ def read_by_confluent(servers: str, topic: str) -> list[bytes]:
     raise AssertionError(f"no end of the partition after {values}")
 
 
-def read_by_kafka_python(servers: str, topic: str) -> list[bytes]:
+def read_by_kafka_python(servers: str, topic: str) -> list[bytes | None]:
     consumer = kafka.KafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest")
     tp = kafka.TopicPartition(topic, 0)
+<<<<<<< HEAD
     values: list[bytes] = []
+=======
+    values: list[bytes | None] = []
+>>>>>>> dev-b
     try:
         consumer.assign([tp])
         consumer.seek(tp, 0)
@@ -75,7 +84,7 @@ def test_readers_reach_an_end_whose_records_were_deleted(
     topic: str,
     layout: str,
     mapping: str,
-    read: Callable[[str, str], list[bytes]],
+    read: Callable[[str, str], list[bytes | None]],
 ) -> None:
     server = new_server()
     broker = start_broker(server.url, {"storage.layout": layout, "offset.mapping": mapping})

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from time import monotonic
 
 import pytest
@@ -399,6 +400,17 @@ def test_reasons_are_logged_without_line_ends(caplog: pytest.LogCaptureFixture) 
 
 
 # --- Static members --------------------------------------------------------------------------------------
+
+
+def test_fenced_static_member_is_logged_with_both_ids(caplog: pytest.LogCaptureFixture) -> None:
+    talk = settled("a", "b", static=True)
+    old = talk.ids["b"]
+    talk.join("b", static=True, as_new=True)
+    with caplog.at_level(logging.WARNING, "korvet.groups"):
+        assert "FENCED_INSTANCE_ID" == talk.commit(None, member_id=old, instance="b")
+
+    (line,) = [text for text in caplog.messages if "fenced" in text]
+    assert line.endswith(f"fenced static member 'b' with id '{old}'; its id is '{talk.ids['b']}' now")
 
 
 def test_restarted_static_member_gets_its_assignment_without_a_rebalance() -> None:

@@ -162,6 +162,24 @@ async def test_commit_waits_as_a_record_does(replica_pair: ServerPair) -> None:
 
 
 @on(VALKEY)
+async def test_document_waits_as_a_record_does(replica_pair: ServerPair) -> None:
+    report = Report(replicas={replica_pair[1].port: "slave", 1: "slave"})
+    two_copies = StorageDefaults(TopicConfig(min_insync_replicas=2))
+    async with stored(replica_pair, report, defaults=two_copies) as storage:
+        with pytest.raises(NotEnoughReplicasAfterAppend):
+            await storage.save("group", "readers", b"1", expected_version=0)
+        # A broker stays in session while replicas are away.
+        renewed = [await storage.save("broker", "1", b"%d" % n, expected_version=n) for n in range(2)]
+        report.replicas[1] = DOWN
+        version = await storage.save("group", "readers", b"2", expected_version=1)
+        found = await storage.load("group", "readers")
+
+    assert ([1, 2], 2) == (renewed, version)
+    assert found is not None
+    assert b"2" == found.value
+
+
+@on(VALKEY)
 async def test_vote_for_a_failover_that_was_given_up_is_forgotten(
     replica_pair: ServerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ import trio
 from redis.exceptions import NoPermissionError
 
 from korvet.protocol.errors import KafkaError, KafkaStorageError, NotEnoughReplicas
+from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.interface import (
     AppendResult,
     OffsetAndMetadata,
@@ -235,3 +236,32 @@ def raise_error(results: dict[TopicPartition, AppendResult | KafkaError]) -> Non
     for result in results.values():
         if isinstance(result, KafkaError):
             raise result
+
+
+@pytest.mark.parametrize("layout", ["record", "batch"])
+@pytest.mark.parametrize(
+    "lost", ["hset", "hdel", "hget", "hscan", "hgetall", "xtrim", "xrange", "unlink", "time"]
+)
+async def test_right_that_is_lost_while_the_broker_runs_stores_nothing_or_all(
+    redis_server: RedisServer, client: redis.Redis, lost: str, layout: str
+) -> None:
+    """A record without its state would be stored twice, since the producer sends it again."""
+    allow(client, documented_rights())
+    async with open_redis_storage(url_of(redis_server)) as storage:
+        await storage.create_topic("orders", 1, {"storage.layout": layout, "retention.bytes": "1000"})
+        await append(storage, TP, numbered(1), producer=Producer(7))
+
+        def sent() -> list[RecordBatch]:
+            producers = enumerate((Producer(7, 0, 1), Producer(8)), 1)
+            return [batch(numbered(1, first=number), producer=producer) for number, producer in producers]
+
+        client.execute_command("ACL", "SETUSER", "korvet", f"-{lost}")
+        results = [(await storage.append({TP: each}))[TP] for each in sent()]
+        stored = sum(isinstance(result, AppendResult) for result in results)
+        assert 1 + stored == client.xlen("korvet:orders:0")
+        client.execute_command("ACL", "SETUSER", "korvet", f"+{lost}")
+        again = [(await storage.append({TP: each}))[TP] for each in sent()]
+        values = [record.value for record in await records_from(storage, TP)]
+
+    assert [AppendResult] * 2 == [type(result) for result in again]
+    assert [b"0", b"1", b"2"] == sorted(value for value in values if value is not None)

@@ -17,8 +17,12 @@ from korvet.protocol.errors import KafkaStorageError
 from korvet.storage.interface import Document, DocumentConflict
 from korvet.storage.redis.catalogue import CHANGES_KEPT
 from korvet.storage.redis.client.caller import RedisCaller
+from korvet.storage.redis.confirmations import Confirmations
 from korvet.storage.redis.keys import Keyspace
 from korvet.storage.redis.scripts import SAVE
+
+# Kinds that their owners save every few seconds. They do not wait for replicas, whose absence must end no broker.
+RENEWED = frozenset({"broker", "lease"})
 
 
 @define(eq=False)
@@ -27,6 +31,8 @@ class Documents:
 
     redis: RedisCaller
     keyspace: Keyspace
+    confirmations: Confirmations
+    replicas: int  # that have to confirm a document, if the store fails over
 
     async def load(self, kind: str, key: str) -> Document | None:
         """See `Storage.load`."""
@@ -42,6 +48,8 @@ class Documents:
     async def save(self, kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
         """See `Storage.save`.
 
+        With Sentinels, and in a Redis Cluster, wait for replicas as a commit does. If too few confirm the document in
+        time, raise NotEnoughReplicasAfterAppend: it is stored, and the caller has to load it again.
         A deletion whose answer is lost cannot be distinguished from another broker's deletion, so it may raise
         DocumentConflict.
         """
@@ -51,6 +59,7 @@ class Documents:
             await self.redis.execute(b"SADD", names, key, repeatable=True)
         is_deletion = b"1" if value is None else b"0"
         arguments = (expected_version, secrets.token_bytes(12), is_deletion, value or b"")
+        run_id = self.redis.run_id(name)
         version = cast(int, await self.redis.run(SAVE, [name], arguments, repeatable=True))
         if version < 0:
             raise DocumentConflict
@@ -58,6 +67,8 @@ class Documents:
             await self._unlist(names, name, key)
         elif expected_version == 0:
             await self.redis.execute(b"SADD", names, key, repeatable=True)
+        if kind not in RENEWED:
+            await self.confirmations.wait_replicated(name, run_id, self.replicas)
         return version
 
     async def _unlist(self, names: bytes, name: bytes, key: str) -> None:

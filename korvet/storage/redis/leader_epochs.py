@@ -2,7 +2,7 @@
 
 Clients ignore metadata whose leader epoch is lower than one they have seen. A partition's own epoch is in its state,
 and rises only when a script finds that the server process has changed or that records are lost. A broker that has not
-read the state since then does not know that epoch. So clients receive an upper bound of all partitions' epochs, which
+read the state since then has an older epoch. So clients receive an upper bound of all partitions' epochs, which
 is one number in Redis. A partition's epochs, which say where its log may have been cut, never exceed it.
 
 A server process gets a number above it when the first partition begins an epoch there. All partitions begin that same

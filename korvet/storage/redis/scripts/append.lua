@@ -159,7 +159,9 @@ for i = 1, tonumber(ARGV[14]) do
   at = at + 10 + 3 * pieces + tonumber(ARGV[at + 9])
 end
 
--- Then add the entries; only the first XADD may be refused.
+-- Then add the entries. Only the first write may be refused: Redis is full, or the user has lost a right since the state
+-- was created. HSET is tried before XADD, since entries without their state would be added twice. Later commands that
+-- only remove something may fail.
 
 local text_of_now = format('%.0f', now)
 local base_ms, base_seq
@@ -296,6 +298,8 @@ end
 
 if total > 0 then
   if not choose_base() then return {'exhausted'} end
+  local reply = pcall('HSET', state_key, 'touched', now)
+  if type(reply) == 'table' and reply.err then return reply end
   if not add_all() then
     if not string.find(failure.err, 'equal or smaller', 1, true) then return failure end
     skip_to_last_generated()
@@ -329,7 +333,8 @@ for _, batch in ipairs(accepted) do
   end
 end
 if total > 0 then s.ms, s.seq = plus(base_ms, base_seq, total) end
-local has_more_to_trim = total > 0 and expire(s, 64)
+local is_expired_in_full, has_more_to_trim = try(function() return total > 0 and expire(s, 64) end)
+if not is_expired_in_full then has_more_to_trim = false end
 
 local time_of_batches = is_log_append_time and text_of_now or '-1'
 local is_producer_new = false
@@ -348,7 +353,7 @@ for producer_id, producer in pairs(producers) do
 end
 
 -- A call with a new producer checks some old ones, so that expiry bounds the number of producers.
-if is_producer_new then
+local function forget_old_producers()
   local cursor = call('HGET', state_key, 'producers.cursor') or '0'
   local has_expired = false
   local scanned = call('HSCAN', producers_key, cursor, 'COUNT', 20)
@@ -363,6 +368,7 @@ if is_producer_new then
   if has_expired then forget_producers() end
   call('HSET', state_key, 'producers.cursor', scanned[1])
 end
+if is_producer_new then try(forget_old_producers) end
 
 local reply = {'ok', id_of(base_ms or s.ms, base_seq or s.seq), text_of_now, log_start(s), epoch_of(s), id_of(s.ms, s.seq),
   has_more_to_trim and '1' or '0'}
@@ -375,19 +381,21 @@ for _, other in ipairs(others) do
   reply[#reply + 1] = format('%d %s %s', i, why, details)
 end
 
+-- Every start of a broker adds a writer. If there are many, delete those that can have no call under way any more.
+local function forget_old_writers()
+  local fields, old, writers = call('HGETALL', state_key), {}, 0
+  for i = 1, #fields, 2 do
+    if string.sub(fields[i], 1, 2) == 'w:' then
+      writers = writers + 1
+      if now - tonumber(match(fields[i + 1], '^%d+ (%d+)')) > 600000 then old[#old + 1] = fields[i] end
+    end
+  end
+  if writers > 32 and #old > 0 then call('HDEL', state_key, unpack(old, 1, math.min(#old, 1000))) end
+end
+
 if total > 0 then
   save(s, writer, number .. ' ' .. text_of_now .. ' ' .. table.concat(reply, '|'))
-  if not past then
-    -- Every start of a broker adds a writer. If there are many, delete those that can have no call under way any more.
-    local fields, old, writers = call('HGETALL', state_key), {}, 0
-    for i = 1, #fields, 2 do
-      if string.sub(fields[i], 1, 2) == 'w:' then
-        writers = writers + 1
-        if now - tonumber(match(fields[i + 1], '^%d+ (%d+)')) > 600000 then old[#old + 1] = fields[i] end
-      end
-    end
-    if writers > 32 and #old > 0 then call('HDEL', state_key, unpack(old, 1, math.min(#old, 1000))) end
-  end
+  if not past then try(forget_old_writers) end
 elseif s.dirty then
   save(s)
 elseif touch then

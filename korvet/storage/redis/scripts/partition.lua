@@ -19,6 +19,7 @@
 -- Redis does not roll back a script that fails halfway. Each script therefore first makes all checks, then the one
 -- write that Redis may refuse (full, read-only, …), then the writes that cannot fail any more.
 
+local try = pcall -- of Lua: catches errors of all calls in a function
 local ARGV, call, pcall = ARGV, redis.call, redis.pcall -- locals are faster
 local format, match = string.format, string.match
 
