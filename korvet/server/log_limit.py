@@ -26,7 +26,8 @@ class LogLimit:
         now_s = self.clock()
         if now_s - self._began_s >= self.period_s:
             if self._left_out:
-                self.logger.warning("%d warnings about connections were not logged", self._left_out)
+                fields = {"left_out": self._left_out}
+                self.logger.warning("%(left_out)d warnings about connections were not logged", fields)
             self._began_s, self._logged, self._left_out = now_s, 0, 0
         if self._logged < self.lines:
             self._logged += 1
