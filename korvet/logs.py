@@ -79,7 +79,8 @@ class LogLimit:
         now_s = self.clock()
         if now_s - self._began_s >= self.period_s:
             if self._left_out:
-                self.logger.log(self.level, "%d %s were not logged", self._left_out, self.subject)
+                fields = {"left_out": self._left_out, "subject": self.subject}
+                self.logger.log(self.level, "%(left_out)d %(subject)s were not logged", fields)
             self._began_s, self._logged, self._left_out = now_s, 0, 0
         if self._logged < self.lines:
             self._logged += 1

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,22 @@ from tests.processes import KorvetProcess
 DEPLOY = Path(__file__).parents[1] / "deploy"
 INSTRUCTION = re.compile(r"^([A-Z]+) ((?:.*\\\n)*.*)$", re.MULTILINE)
 HIGHEST_EXPOSURE = 20  # of 100
+
+
+def test_build_context_has_only_what_the_package_is_built_from() -> None:
+    """Else data, credentials and environments of the checkout get into the build."""
+    excluded, *patterns = [
+        line
+        for line in (DEPLOY.parent / ".dockerignore").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
+    included = {pattern.removeprefix("!") for pattern in patterns if pattern.startswith("!")}
+    metadata = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())
+
+    assert "*" == excluded
+    packages = metadata["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    files = {"LICENSE", "README.md", "hatch_build.py", "pyproject.toml"}
+    assert files | set(packages) == included
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -99,16 +116,19 @@ def test_health_check_succeeds_only_while_the_broker_serves(monkeypatch: pytest.
     assert 1 == status()
 
 
-def test_compose_file_has_valid_settings_and_no_privileges() -> None:
-    services: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+@pytest.mark.parametrize("port", [9092, 19092])
+def test_compose_file_has_valid_settings_and_no_privileges(port: int) -> None:
+    text = (DEPLOY / "compose.yaml").read_text()
+    assert 2 == text.count("${KORVET_PORT:-9092}")
+    services: dict[str, Any] = yaml.safe_load(text.replace("${KORVET_PORT:-9092}", str(port)))["services"]
     service = services["korvet"]
     config = load_config(environ=environment() | service["environment"])
 
     assert "redis://valkey:6379/0" == config.storage
-    assert ["localhost:9092", "korvet:19092"] == [
+    assert [f"localhost:{port}", "korvet:19092"] == [
         f"{each.host}:{each.port}" for each in config.advertised_listeners
     ]
-    assert ["127.0.0.1:9092:9092"] == service["ports"]
+    assert [f"127.0.0.1:{port}:9092"] == service["ports"]
     assert (True, ["ALL"]) == (service["read_only"], service["cap_drop"])
     assert service["build"]["dockerfile"] == "deploy/Containerfile"
     assert "noeviction" in services["valkey"]["command"]

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import tomllib
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -20,6 +22,14 @@ from korvet.handlers import APIS
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 BEGIN, END = "<!-- apis: written by `python -m tests.test_house` -->", "<!-- end of apis -->"
+
+LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
+# Packages whose log calls still have positional arguments, which JSON lines do not have as fields.
+WITH_POSITIONAL_LOG_CALLS = {
+    "korvet/security",
+    "korvet/storage/redis",
+    "korvet/web",
+}
 
 
 def api_table() -> str:
@@ -130,6 +140,55 @@ def test_links_within_the_repository_exist(document: Path) -> None:
     dead = [link for link in links if "://" not in link and not (document.parent / link).exists()]
 
     assert [] == dead
+
+
+def positional_log_calls(source: str) -> Iterator[int]:
+    """Yield the lines of log calls whose arguments are anything but one mapping with names as keys."""
+    for node in ast.walk(ast.parse(source)):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        name = ast.unparse(node.func.value).rpartition(".")[2]
+        if name not in {"log", "logger"} or node.func.attr not in LOG_METHODS:
+            continue
+        _, *values = node.args[node.func.attr == "log" :]
+        is_mapping = len(values) == 1 and (
+            isinstance(values[0], ast.Dict | ast.Starred)  # *arguments: a message passed on
+            or re.search(r"fields(\(.*\))?$", ast.unparse(values[0]))  # a mapping made elsewhere
+        )
+        if values and not is_mapping:
+            yield node.lineno
+
+
+def test_positional_log_calls_are_found() -> None:
+    calls = """
+logger.info("ready")
+logger.info("%(topic)s: created", {"topic": name})
+self.logger.warning(message, *arguments)
+log.log(level, "%(topic)s", {"topic": name})
+logger.info("%s: created", name)
+log.log(level, "%s", error)
+"""
+
+    assert [6, 7] == list(positional_log_calls(calls))
+
+
+def test_log_calls_have_fields() -> None:
+    found: dict[str, list[int]] = {}
+    for path in sorted(ROOT.glob("korvet/**/*.py")):
+        if lines := list(positional_log_calls(path.read_text(encoding="utf-8"))):
+            found[str(path.relative_to(ROOT))] = lines
+    unconverted = {
+        package
+        for package in WITH_POSITIONAL_LOG_CALLS
+        if any(path.startswith(f"{package}/") for path in found)
+    }
+
+    assert WITH_POSITIONAL_LOG_CALLS == unconverted, "these have none left: remove them from the list"
+    assert {} == {
+        path: lines
+        for path, lines in found.items()
+        if not any(path.startswith(f"{package}/") for package in WITH_POSITIONAL_LOG_CALLS)
+    }
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ COMMANDS = {
     "dev-cluster": "Start brokers on a Redis Cluster of this machine, for trying and for tests.",
     "config": "Show the settings of a broker without running it.",
     "doctor": "Check ports, addresses, Redis and limits for a broker.",
-    "repair": "Find damage in the data of embedded storage, and cut it off.",
+    "repair": "Find damage in the data of embedded storage in FOLDER, and with --yes cut it off.",
     "topics": "List, create, describe, alter and delete topics.",
     "configs": "Show and alter the settings of topics and brokers.",
     "acls": "Add, list and remove ACLs.",
@@ -132,6 +132,8 @@ def innermost(error: BaseException) -> BaseException:
 
 def explain(error: BaseException) -> tuple[int, str]:
     """Return the exit status and the message for an error."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return 2, error.format_message()
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx else "korvet"
         return 2, f"{command}: {error.format_message()} (See {command} --help.)"
@@ -139,6 +141,8 @@ def explain(error: BaseException) -> tuple[int, str]:
         return error.exit_code, f"korvet: {error.format_message()}"
     if isinstance(error, OSError):
         return 1, f"korvet: {describe_os_error(error)}"
+    if isinstance(error, ImportError):  # the modules below may be what cannot be imported
+        return explain_fault(error)
     return explain_own(error)
 
 
@@ -162,6 +166,11 @@ def explain_own(error: BaseException) -> tuple[int, str]:
         return 1, f"korvet: {error}"
     if isinstance(error, KafkaError):
         return 1, f"korvet: {error} ({error.error_code.name})"
+    return explain_fault(error)
+
+
+def explain_fault(error: BaseException) -> tuple[int, str]:
+    """Return the same for an error that no command raises on purpose."""
     fault = f"{type(error).__name__}: {error}".strip()
     return 1, f"korvet: {fault} (an error in korvet; KORVET_TRACEBACK=1 prints the traceback)"
 

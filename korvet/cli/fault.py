@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from korvet.cli.options import as_json
+from korvet.cli.options import Number, as_json
 from korvet.cli.output import print_json, print_table
 
 # The argument of a kind of fault that has one, by its name.
@@ -35,7 +35,11 @@ def command() -> None:
 @click.option("--group", help="Only requests that name this consumer group.")
 @click.option("--client-id", help="Only requests of this client.")
 @click.option("--count", type=int, help="End the fault after this number of requests.")
-@click.option("--probability", type=float, help="Affect this part of the requests, such as 0.1.")
+@click.option(
+    "--probability",
+    type=Number(min=0, max=1, min_open=True),
+    help="Affect this part of the requests, such as 0.1.",
+)
 @PORT
 def add(kind: str, argument: str | None, port: int, **filters: object) -> None:
     """Inject a fault, and print its id.

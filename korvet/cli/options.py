@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -123,10 +124,23 @@ _bootstrap_servers = click.option(
 )
 
 
+class Number(click.FloatRange):
+    """A number within bounds. click's own type accepts "nan", which is within all of them."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            is_number = not math.isnan(float(str(value)))
+        except ValueError:
+            is_number = False
+        if not is_number:
+            self.fail(f"{str(value)!r} is not a number.", param, ctx)
+        return float(super().convert(float(str(value)), param, ctx))
+
+
 _timeout = click.option(
     "--timeout",
     metavar="SECONDS",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     default=30.0,
     show_default=True,
     callback=_keep_timeout,

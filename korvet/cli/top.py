@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from korvet.cli.options import bootstrap_servers, security, with_client
+from korvet.cli.options import Number, bootstrap_servers, security, with_client
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command(name="top")
 @click.option(
-    "--interval", metavar="SECONDS", type=click.FloatRange(min=0.2), default=1.0, show_default=True,
+    "--interval", metavar="SECONDS", type=Number(min=0.2), default=1.0, show_default=True,
     help="Time between two samples.",
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="Print tables of one interval, and exit.")

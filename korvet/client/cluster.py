@@ -134,7 +134,9 @@ class Cluster:
                 patience_s = min(patience_s, self.retry_timeout_s)
                 if trio.current_time() + backoff_s > started + patience_s:
                     raise
-                log.debug("trying again in %.2f s: %s", backoff_s, error)
+                log.debug(
+                    "trying again in %(seconds).2f s: %(error)s", {"seconds": backoff_s, "error": error}
+                )
             await trio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, LONGEST_BACKOFF_S)
 
@@ -158,9 +160,16 @@ class Cluster:
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel) as error:
             if refusal := explain(error):
                 raise TlsRefused(f"{address}: {refusal}.") from error
-            raise NetworkException(f"{address}: {_reason(error)}.") from error
+            raise NetworkException(f"{self._named(address)}: {_reason(error)}.") from error
         except ProtocolError as error:
             raise BrokerNotAvailable(f"{address} does not speak Kafka's protocol: {error}.") from error
+
+    def _named(self, address: Address) -> str:
+        """Return the address, and which broker advertises it if the caller did not name it."""
+        ids = [node_id for node_id, known in self.brokers.items() if known == address]
+        if address in self.bootstrap or not ids:
+            return str(address)
+        return f"{address} (advertised by broker {ids[0]})"
 
     async def _connected(self, address: Address, free: list[BrokerConnection]) -> BrokerConnection:
         """Return an idle connection, or a new one."""

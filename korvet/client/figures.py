@@ -70,7 +70,8 @@ def _read(url: str) -> str:
         with urllib.request.urlopen(url, timeout=LIMIT_S) as response:  # noqa: S310  checked above
             return str(response.read(LARGEST_BYTES).decode())
     except (OSError, ValueError, urllib.error.URLError) as error:
-        raise FiguresUnavailable(str(getattr(error, "reason", error))) from None
+        reason = getattr(error, "reason", error)
+        raise FiguresUnavailable(f"{url}: {getattr(reason, 'strerror', None) or reason}") from None
 
 
 # --- Facts ---------------------------------------------------------------------------------------------------

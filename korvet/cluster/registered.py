@@ -117,7 +117,7 @@ class RegisteredMembership(Membership):
                     self._session_ends_s = began_s
                     await self._renew()
                     await self._observe()
-                    logger.debug("joined the registration of broker %d", node_id)
+                    logger.debug("joined the registration of broker %(broker)d", {"broker": node_id})
                     return
             await trio.sleep(SIBLING_POLL_S)
 
@@ -145,10 +145,9 @@ class RegisteredMembership(Membership):
         """Return the document once it was not renewed for a session. Raises NodeIdTaken if it is renewed."""
         began_s = trio.current_time()
         logger.info(
-            "node.id %d is registered by the broker at %s; waiting for up to %g s whether it lives",
-            rival.node_id,
-            rival.address,
-            self.session_s,
+            "node.id %(broker)d is registered by the broker at %(address)s; waiting for up to %(seconds)g s"
+            " whether it lives",
+            {"broker": rival.node_id, "address": rival.address, "seconds": self.session_s},
         )
         while trio.current_time() < began_s + self.session_s:
             await trio.sleep(self.session_s / 30)
@@ -185,7 +184,8 @@ class RegisteredMembership(Membership):
                         await self._announce()
                         continue
                 except KafkaError as error:
-                    logger.debug("the registrations cannot be renewed and read: %s", error.message)
+                    fields = {"error": error.message}
+                    logger.debug("the registrations cannot be renewed and read: %(error)s", fields)
                     await self._confirm()
                     await trio.sleep(self.session_s / 30)
                     continue
@@ -287,10 +287,9 @@ class RegisteredMembership(Membership):
         except DocumentConflict:
             return False  # the next look finds out
         logger.warning(
-            "broker %d at %s has not renewed its registration for %g s: it is declared dead",
-            node_id,
-            found.address,
-            self.session_s,
+            "broker %(broker)d at %(address)s has not renewed its registration for %(seconds)g s:"
+            " it is declared dead",
+            {"broker": node_id, "address": found.address, "seconds": self.session_s},
         )
         await self._announce()
         return True
@@ -299,9 +298,11 @@ class RegisteredMembership(Membership):
         for node_id in sorted({*living, *self.living} - {self.node_id}):
             before, now = self.living.get(node_id), living.get(node_id)
             if before is None and now is not None:
-                logger.info("broker %d at %s has joined the cluster", node_id, now.address)
+                fields = {"broker": node_id, "address": now.address}
+                logger.info("broker %(broker)d at %(address)s has joined the cluster", fields)
             elif before is not None and now is None:
-                logger.info("broker %d at %s has left the cluster", node_id, before.address)
+                fields = {"broker": node_id, "address": before.address}
+                logger.info("broker %(broker)d at %(address)s has left the cluster", fields)
 
     # --- The end ----------------------------------------------------------------------------------------
 
@@ -357,7 +358,8 @@ class RegisteredMembership(Membership):
         except UnreadableRegistration as error:
             if node_id not in self._damaged:
                 self._damaged.add(node_id)
-                logger.error("%s; it is ignored", error)  # noqa: TRY400  the traceback adds nothing
+                fields = {"error": error, "broker": node_id}
+                logger.error("%(error)s; it is ignored", fields)  # noqa: TRY400  the traceback adds nothing
             return Stored(document.version, None)
         return Stored(document.version, found)
 
@@ -389,7 +391,7 @@ async def registered(
             await (membership.register(node_id) if registers else membership.join_sibling())
             break
         except KafkaError as error:
-            logger.warning("the broker cannot register itself yet: %s", error.message)
+            logger.warning("the broker cannot register itself yet: %(error)s", {"error": error.message})
             await trio.sleep(session_s / 30)
     async with background_nursery() as nursery:
         await nursery.start(supervise, "registration", membership.run)

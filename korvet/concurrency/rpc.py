@@ -194,7 +194,8 @@ class Link:
             try:
                 await self._receive(wire)
             except* trio.BrokenResourceError as broken:
-                logger.debug("the link to %s is broken: %s", self.name, broken.exceptions[0])
+                fields = {"link": self.name, "error": broken.exceptions[0]}
+                logger.debug("the link to %(link)s is broken: %(error)s", fields)
             finally:
                 self._wire = None
                 asked, self._requested = self._requested, {}
@@ -209,7 +210,9 @@ class Link:
 
     async def _end_when_silent(self, wire: Wire, scope: trio.CancelScope) -> None:
         await wire.ping(self.silence_limit_s)
-        logger.warning("the process at %s does not respond; closing the link to it", self.name)
+        logger.warning(
+            "the process at %(link)s does not respond; closing the link to it", {"link": self.name}
+        )
         scope.cancel()
 
     def _take(self, kind: Kind, number: int, payload: bytes) -> None:
@@ -283,7 +286,7 @@ class AnsweredLink:
                 async with self.wire.stream:
                     await self.wire.run(self._take)
         except* trio.BrokenResourceError as broken:
-            logger.debug("a link is broken: %s", broken.exceptions[0])
+            logger.debug("a link is broken: %(error)s", {"error": broken.exceptions[0]})
         finally:
             for waits in self._waits.values():
                 waits.end()

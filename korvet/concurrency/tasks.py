@@ -46,7 +46,10 @@ async def supervise(
         except Exception:
             if trio.current_time() - began_s > RECOVERED_AFTER_S:
                 pause_s = FIRST_PAUSE_S
-            logger.exception("background task %r failed; it starts again in %.1f s", name, pause_s)
+            logger.exception(
+                "background task %(task)r failed; it starts again in %(seconds).1f s",
+                {"task": name, "seconds": pause_s},
+            )
         else:
             return
         await trio.sleep(pause_s)

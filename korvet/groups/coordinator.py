@@ -357,7 +357,8 @@ class GroupCoordinator:
             except UnreadableDocument as error:
                 if group_id not in self._unreadable:
                     self._unreadable.add(group_id)
-                    logger.error("%s: it is not served", error)  # noqa: TRY400  the traceback adds nothing
+                    fields = {"error": error, "group": group_id}
+                    logger.error("%(error)s: it is not served", fields)  # noqa: TRY400  the traceback adds nothing
                 raise CoordinatorNotAvailable(str(error)) from None
             held.version = document.version
             await self._save(group_id, held, document.value)
@@ -515,8 +516,8 @@ class GroupCoordinator:
                 logger.info("group %(_group)s is deleted: it has no members, and %(reason)s", fields)
                 await self._delete(group_id, held)
             elif expired:
-                counts = {"_group": quoted(group_id), "group": group_id, "expired": len(expired)}
-                logger.info("group %(_group)s: %(expired)d committed offsets have expired", counts)
+                expiry_fields = {"_group": quoted(group_id), "group": group_id, "expired": len(expired)}
+                logger.info("group %(_group)s: %(expired)d committed offsets have expired", expiry_fields)
                 await self.storage.forget(group_id, expired)
 
     @property

@@ -35,7 +35,7 @@ class Retries:
         self.failures += 1
         if self.failures == ATTEMPTS or PERMANENT.search(str(error)):
             raise error
-        log.warning("trying again: %s", error)
+        log.warning("trying again: %(error)s", {"error": error})
         time.sleep(FIRST_BACKOFF_S * 2 ** (self.failures - 1))
 
     def succeeded(self) -> None:

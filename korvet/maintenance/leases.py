@@ -65,7 +65,7 @@ class Leases:
         exception group.
         """
         lease = await self._acquire(name)
-        logger.debug("lease %r is held", name)
+        logger.debug("lease %(lease)r is held", {"lease": name})
         try:
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
@@ -73,7 +73,7 @@ class Leases:
                     await work()
                     nursery.cancel_scope.cancel()
             if scope.cancelled_caught:
-                logger.warning("lease %r is lost; another broker may have it", name)
+                logger.warning("lease %(lease)r is lost; another broker may have it", {"lease": name})
         finally:
             with trio.move_on_after(RELEASE_LIMIT_S, shield=True):
                 await self._release(lease)
@@ -95,7 +95,8 @@ class Leases:
             except DocumentConflict:
                 continue
             except KafkaError as error:
-                logger.debug("lease %r cannot be read or acquired: %s", name, error.message)
+                fields = {"lease": name, "error": error.message}
+                logger.debug("lease %(lease)r cannot be read or acquired: %(error)s", fields)
             await trio.sleep(self.lease_s / 3)
 
     async def _keep(self, lease: Lease, scope: trio.CancelScope) -> None:
@@ -142,4 +143,5 @@ class Leases:
         try:
             await self.storage.save(KIND, lease.name, FREE, expected_version=lease.version)
         except (DocumentConflict, KafkaError) as error:
-            logger.debug("lease %r was not released: %s", lease.name, error)
+            fields = {"lease": lease.name, "error": error}
+            logger.debug("lease %(lease)r was not released: %(error)s", fields)

@@ -140,7 +140,8 @@ class Gatherer:
                 yield
             except* KafkaError as errors:
                 self.recorder.errors[name] += 1
-                logger.debug("metrics: %s cannot be read: %s", name, errors.exceptions[0])
+                fields = {"source": name, "error": errors.exceptions[0]}
+                logger.debug("metrics: %(source)s cannot be read: %(error)s", fields)
         if limit.cancelled_caught:
             self.recorder.errors[name] += 1
 

@@ -164,9 +164,12 @@ async def page(config: Config, source: Source) -> AsyncIterator[int]:
     listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in sockets]
     host, port = wanted.host or "localhost", sockets[0].getsockname()[1]
     if not is_loopback(wanted.host):
-        logger.warning("metrics are readable without authentication by whoever reaches port %d", port)
+        logger.warning(
+            "metrics are readable without authentication by whoever reaches port %(port)d", {"port": port}
+        )
     async with background_nursery() as nursery:
         serve: Callable[..., Awaitable[object]] = partial(trio.serve_listeners, Page(source).serve, listeners)
         await nursery.start(serve)
-        logger.info("metrics: http://%s/metrics", f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        logger.info("metrics: http://%(address)s/metrics", {"address": address})
         yield port

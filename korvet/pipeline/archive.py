@@ -183,7 +183,7 @@ class Archive:
                 raise
             if isinstance(error, REFUSALS) and (once or not self.progress):
                 raise  # repeated attempts could lock the account
-            log.warning("the round will be retried: %s", error)
+            log.warning("the round will be retried: %(error)s", {"error": error})
             self.stopping.wait(self._backoff_s())
             return True
 
@@ -263,7 +263,8 @@ class Archive:
             plan.table = self._tables[topic.name] = table.commit(starts, missing)
             for gap in missing:
                 log.warning(
-                    "%s-%d: the gap from %d to %d was accepted", topic.name, gap.partition, gap.start, gap.end
+                    "%(topic)s-%(partition)d: the gap from %(start)d to %(end)d was accepted",
+                    {"topic": topic.name, "partition": gap.partition, "start": gap.start, "end": gap.end},
                 )
         return plan
 
@@ -351,7 +352,7 @@ class Archive:
             if (
                 str(error) != self._commit_error
             ):  # a login without permission fails in every round: log it once
-                log.warning("tools will not show how far the archive is: %s", error)
+                log.warning("tools will not show how far the archive is: %(error)s", {"error": error})
             self._commit_error = str(error)
         else:
             self._committed |= changed
@@ -366,7 +367,7 @@ class Archive:
     def _conflict(self, progress: TopicProgress, error: CommitConflict) -> None:
         """Retry after another archiver committed first, with an increasing delay if that happens repeatedly."""
         # If several archivers run permanently, all but one thereby become standbys, which check twice a minute.
-        log.info("%s", error)
+        log.info("%(error)s", {"error": error})
         if self.options.every_s is not None or self._idle_rounds < CONFLICTS:
             progress.goes_on = True
         else:

@@ -401,7 +401,7 @@ ACCEPTED_TOPICS = {
 @functools.cache
 def _warn_once(names: str) -> None:
     """Log options without effect once in a process: Spark checks the options of a query several times."""
-    logger.warning('these options have no effect on format("korvet"): %s', names)
+    logger.warning('these options have no effect on format("korvet"): %(options)s', {"options": names})
 
 
 def _refuse_name(name: str, known: tuple[str, ...] | list[str]) -> NoReturn:

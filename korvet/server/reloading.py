@@ -20,10 +20,14 @@ def report_changes(config: Config, read: ReadConfig | None) -> None:
         present = read()
     except ConfigError as error:
         for line in error.errors:
-            logger.error("%s; a restart would fail", line)  # noqa: TRY400  the operator needs no traceback
+            logger.error(  # noqa: TRY400  the operator needs no traceback
+                "%(error)s; a restart would fail", {"error": line}
+            )
         return
     if changed := changed_settings(config, present):
-        logger.warning("settings that changed apply after a restart: %s", ", ".join(changed))
+        logger.warning(
+            "settings that changed apply after a restart: %(settings)s", {"settings": ", ".join(changed)}
+        )
 
 
 def changed_settings(config: Config, present: Config) -> list[str]:

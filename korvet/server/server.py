@@ -599,8 +599,11 @@ async def check_advertised(listeners: Sequence[BoundListener]) -> None:
                 await trio.socket.getaddrinfo(bound.advertised.host, bound.advertised.port)
             except OSError as error:
                 logger.warning(
-                    "the advertised address is %s, but %r cannot be resolved (%s); set advertised.listeners",
-                    bound.advertised.address,
-                    bound.advertised.host,
-                    error.strerror,
+                    "the advertised address is %(address)s, but %(host)r cannot be resolved (%(error)s);"
+                    " set advertised.listeners",
+                    {
+                        "address": bound.advertised.address,
+                        "host": bound.advertised.host,
+                        "error": error.strerror,
+                    },
                 )

@@ -68,11 +68,14 @@ class Ending:
                 is_ending = True
                 name = signal.Signals(number).name
                 if self.tell is None:
-                    logger.info("%s: ending before it serves", name)
+                    logger.info("%(signal)s: ending before it serves", {"signal": name})
                     self.number = signal.Signals(number)
                     self.scope.cancel()
                 else:
-                    logger.info("%s: ending; SIGTERM or SIGINT now ends the broker immediately", name)
+                    logger.info(
+                        "%(signal)s: ending; SIGTERM or SIGINT now ends the broker immediately",
+                        {"signal": name},
+                    )
                     await self.tell()
 
 

@@ -130,7 +130,8 @@ class RemoteStore:
                     process.kill()
                     await process.wait()
         logger.warning(
-            "the process that reads the tables of %s has ended with status %s", self.url, process.returncode
+            "the process that reads the tables of %(lake)s has ended with status %(status)s",
+            {"lake": self.url, "status": process.returncode},
         )
 
 

@@ -116,10 +116,15 @@ class Worker:
                 ends, pause_s = 0, FIRST_PAUSE_S
             was_requested = process.returncode == 0
             ends = 0 if was_requested else ends + 1
-            what = f"{self.name} ({process.pid}) has ended: {how(process.returncode)}"
+            reason = how(process.returncode)
             if ends == ENDS_AT_MOST:
+                what = f"{self.name} ({process.pid}) has ended: {reason}"
                 raise WorkersFail(f"{what}, for the {ENDS_AT_MOST}th time in a row; so korvet ends")
-            logger.log(logging.INFO if was_requested else logging.ERROR, "%s; starting it again", what)
+            logger.log(
+                logging.INFO if was_requested else logging.ERROR,
+                "%(worker)s (%(pid)d) has ended: %(reason)s; starting it again",
+                {"worker": self.name, "pid": process.pid, "reason": reason},
+            )
             with trio.move_on_after(pause_s):
                 await self.family.stopping.wait()
             if self.family.stopping.is_set():

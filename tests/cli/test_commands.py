@@ -538,6 +538,9 @@ def test_unreachable_broker_is_reported_in_one_line(korvet: Korvet) -> None:
             "'newest' is neither latest, earliest, max-timestamp, earliest-local, latest-tiered,",
         ),
         (["offsets", "x", "--time", "-7"], "'-7' is neither latest,"),
+        (["topics", "list", "--timeout", "nan"], "'--timeout': 'nan' is not a number."),
+        (["top", "--interval", "nan"], "'--interval': 'nan' is not a number."),
+        (["fault", "add", "freeze", "--port", "1", "--probability", "x"], "'x' is not a number."),
         (["produce", "x", "/no/such/file"], "/no/such/file"),
     ],
     ids=" ".join,
@@ -550,6 +553,15 @@ def test_usage_errors_print_one_line_and_exit_with_2(
     assert 2 == refused.status
     assert complaint in refused.err
     assert 1 == refused.err.count("\n")
+
+
+@pytest.mark.parametrize("group", ["topics", "groups", "config", "lake"])
+def test_group_without_a_command_prints_its_help(korvet: Korvet, group: str) -> None:
+    refused = korvet(group)
+
+    assert (2, "") == (refused.status, refused.out)
+    assert refused.err.startswith(f"Usage: korvet {group} [OPTIONS] COMMAND")
+    assert "(See korvet" not in refused.err
 
 
 def test_internal_errors_print_one_line_with_a_hint_to_the_traceback(
@@ -566,6 +578,22 @@ def test_internal_errors_print_one_line_with_a_hint_to_the_traceback(
         "korvet: ZeroDivisionError: a slip (an error in korvet; KORVET_TRACEBACK=1 prints the traceback)\n"
     )
     assert expected == failed.err
+
+
+def test_library_that_cannot_be_imported_is_one_line(tmp_path: Path) -> None:
+    """The library's own library may be missing, as in an image without libstdc++."""
+    (tmp_path / "google_crc32c.py").write_text("raise ImportError('libstdc++.so.6: cannot open')")
+    failed = subprocess.run(
+        [sys.executable, "-m", "korvet", "serve", "--storage", "memory:", "--listeners", "127.0.0.1:0"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (1, 1) == (failed.returncode, failed.stderr.count("\n")), failed.stderr
+    assert "korvet: ImportError: libstdc++.so.6: cannot open (an error in korvet;" in failed.stderr
 
 
 def test_version_is_that_of_the_package(korvet: Korvet) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 import trio
@@ -118,6 +119,15 @@ async def test_connection_refused_error_names_address_and_reason() -> None:
     with pytest.raises(NetworkException, match=f"127.0.0.1:{port}: Connection refused"):
         async with open_client(f"127.0.0.1:{port}"):
             pass
+
+
+async def test_error_of_an_advertised_address_names_its_broker() -> None:
+    async with fake_cluster(2) as (cluster, _), open_client(f"127.0.0.1:{cluster.ports[1]}") as client:
+        cluster.stop(2)
+        advertised = re.escape(f"127.0.0.1:{cluster.ports[2]} (advertised by broker 2): Connection refused")
+
+        with pytest.raises(NetworkException, match=advertised):
+            await client.request(MetadataRequest(topics=[]), MetadataResponse, node_id=2)
 
 
 async def test_server_of_another_protocol_is_reported() -> None:

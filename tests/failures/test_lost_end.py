@@ -27,11 +27,7 @@ def read_by_kcat(servers: str, topic: str) -> list[bytes | None]:
 
 def read_by_confluent(servers: str, topic: str) -> list[bytes | None]:
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "g", "enable.partition.eof": "true"})
-<<<<<<< HEAD
-    values: list[bytes] = []
-=======
     values: list[bytes | None] = []
->>>>>>> dev-b
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         deadline = time.monotonic() + LIMIT_S
@@ -51,11 +47,7 @@ def read_by_confluent(servers: str, topic: str) -> list[bytes | None]:
 def read_by_kafka_python(servers: str, topic: str) -> list[bytes | None]:
     consumer = kafka.KafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest")
     tp = kafka.TopicPartition(topic, 0)
-<<<<<<< HEAD
-    values: list[bytes] = []
-=======
     values: list[bytes | None] = []
->>>>>>> dev-b
     try:
         consumer.assign([tp])
         consumer.seek(tp, 0)

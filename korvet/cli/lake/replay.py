@@ -20,7 +20,7 @@ from korvet.cli.lake.options import (
     storage_options,
 )
 from korvet.cli.lake.running import errors_in_one_line
-from korvet.cli.options import bootstrap_servers, check_addresses, security, timeout_s
+from korvet.cli.options import Number, bootstrap_servers, check_addresses, security, timeout_s
 from korvet.cli.output import print_json, print_table
 from korvet.cli.progress import ProgressLine, duration_text
 from korvet.cli.times import EXAMPLES, parse_time
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @click.option("--from-time", "from_text", metavar="TIME", help=f"Records at or after it: {EXAMPLES}.")
 @click.option("--until-time", "until_text", metavar="TIME", help="Records before it.")
 @click.option("--key", "key_text", metavar="TEXT", help="Only records with this key.")
-@click.option("--rate", type=click.FloatRange(min=0), default=0.0, help="Records per second. [no limit]")
+@click.option("--rate", type=Number(min=0), default=0.0, help="Records per second. [no limit]")
 @click.option("--dry-run", is_flag=True, help="Only count the records that would be produced.")
 @click.option("--id", "replay_id", metavar="NAME", help="Name of this replay. [derived from the options]")
 @spark_options

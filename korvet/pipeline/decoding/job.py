@@ -89,7 +89,9 @@ class DecodeJob:
         try:
             result = decoding.round()
         except (CommitConflict, OutOfOrder) as error:
-            log.info("%s", error)  # another writer committed first: open the tables again
+            log.info(
+                "%(error)s", {"error": error, "topic": topic}
+            )  # another writer committed first: open the tables again
             return self._failed(progress, str(error), may_pass=True)
         except (Unreachable, RegistryError, SparkFailed, OSError) as error:
             return self._failed(progress, str(error), may_pass=True)

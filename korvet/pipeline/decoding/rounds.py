@@ -196,7 +196,7 @@ class Decoding:
         """Log a line about the topic, once."""
         if text not in self._noted:
             self._noted.add(text)
-            log.warning("%s: %s", self.specification.topic, text)
+            log.warning("%(topic)s: %(reason)s", {"topic": self.specification.topic, "reason": text})
 
     def _with_columns(
         self,
