@@ -196,7 +196,7 @@ class Broker:
         try:
             config = with_dynamic(self.config.static, of_cluster, of_broker)
         except (ConfigError, ValueError) as error:
-            logger.error("the dynamic settings of brokers are not applied: %s", error)  # noqa: TRY400
+            logger.error("the dynamic settings of brokers are not applied: %(error)s", {"error": error})  # noqa: TRY400
             return
         self.config = self.retention.config = self.compaction.config = config
         self._rules.clear()

@@ -312,7 +312,7 @@ async def test_decompression_bombs_take_bounded_memory(codec: Codec) -> None:
 
 
 async def test_list_offsets_answers_for_a_log_with_a_decompression_bomb() -> None:
-    broker = await new_broker()
+    broker = await new_broker(record_validation="batch")
     await create(broker)
     stored = await answered(broker, produce(bomb(Codec.ZSTD, 400_000_000)), 9)
     assert ErrorCode.NONE == stored.responses[0].partition_responses[0].error_code

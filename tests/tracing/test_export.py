@@ -90,6 +90,6 @@ async def test_missing_libraries_are_one_line(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "opentelemetry" else found(name)
     )
-    with pytest.raises(StorageUsageError, match=r"^tracing.exporter needs .*pip install 'korvet\[otel\]'$"):
+    with pytest.raises(StorageUsageError, match=r"^tracing.exporter requires: pip install 'korvet\[otel\]'$"):
         async with open_server(evolve(CONFIG, tracing_exporter="otlp")):
             pytest.fail("it serves without the libraries")
