@@ -45,7 +45,7 @@ def test_fault_is_added_listed_and_ended(korvet: Korvet, port: str) -> None:
     "arguments, status, message",
     [
         (("add", "fly"), 1, "korvet: there is no fault 'fly'; there are error, delay"),
-        (("add", "delay", "soon"), 1, "korvet: delay: 'ms' must be"),
+        (("add", "delay", "soon"), 1, "korvet: delay: ms is 'soon'; accepted: a whole number"),
         (("add", "freeze", "now"), 2, "freeze has no argument."),
         (("end",), 2, "Name a fault, or --all."),
         (("expire-member", "missing"), 1, "korvet: Group missing not found. (GROUP_ID_NOT_FOUND)"),
