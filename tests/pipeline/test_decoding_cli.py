@@ -110,3 +110,12 @@ def test_summary_contains_failures_and_exits_with_1(capsys: pytest.CaptureFixtur
         "orders: 3 records: 1 typed, 1 bad, 1 tombstones",
         "pages: 0 records: 0 typed, 0 bad, 0 tombstones; failed: There is no table.",
     ] == capsys.readouterr().out.splitlines()
+
+
+def test_topic_without_one_good_value_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    job = DecodeJob([])
+    job.progress["orders"] = Progress("orders", records=3, typed=0, bad=2, tombstones=1)
+    with pytest.raises(click.exceptions.Exit):
+        summarize(job, as_json=False)
+
+    assert "korvet: orders: none of its values could be decoded" in capsys.readouterr().err
