@@ -27,7 +27,7 @@ COMMANDS = {
     "dev-cluster": "Start brokers on a Redis Cluster of this machine, for trying and for tests.",
     "config": "Show the settings of a broker without running it.",
     "doctor": "Check ports, addresses, Redis and limits for a broker.",
-    "repair": "Find damage in the data of embedded storage in FOLDER, and with --yes cut it off.",
+    "repair": "Find damage in the data of embedded storage, and cut it off.",
     "topics": "List, create, describe, alter and delete topics.",
     "configs": "Show and alter the settings of topics and brokers.",
     "acls": "Add, list and remove ACLs.",
