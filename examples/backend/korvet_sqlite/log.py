@@ -31,7 +31,7 @@ from korvet.storage.interface import (
     TimestampType,
     TopicConfig,
 )
-from korvet.storage.offsets import offset_mapper
+from korvet.storage.offsets import is_foreign, offset_mapper
 from korvet.storage.producer_state import AppendedBatch, Producer, ProducerStates, producer_id_at
 
 LEADER_EPOCH = 0
@@ -54,6 +54,7 @@ class PartitionLog:
     id: int
     config: TopicConfig
     defaults: StorageDefaults
+    created_ms: int  # of the topic
     log_start_offset: int
     next_offset: int
     trimmed_before: int  # retention and DeleteRecords removed everything below
@@ -123,7 +124,9 @@ class PartitionLog:
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> Slice:
         """Return whole batches from `offset` on; with `at_least_one`, the first one whatever its size."""
-        if not self.trimmed_before <= offset <= self.next_offset:
+        mapper = offset_mapper(self.config)
+        is_of_another = is_foreign(offset, mapper, self.created_ms, self.log_start_offset)
+        if is_of_another or not self.trimmed_before <= offset <= self.next_offset:
             raise OffsetOutOfRange(f"offset {offset} is outside [{self.trimmed_before}, {self.next_offset}]")
         found: list[bytes] = []
         size = 0

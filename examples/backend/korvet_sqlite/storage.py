@@ -339,7 +339,8 @@ class SQLiteStorage(Storage):
         return {tp: self.log(tp).size if self.has(tp) else UnknownTopicOrPartition() for tp in tps}
 
     def log(self, tp: TopicPartition) -> PartitionLog:
-        query = f"SELECT id, {COLUMNS} FROM partitions WHERE topic = ? AND number = ?"
+        query = f"""SELECT partitions.id, created_ms, {COLUMNS} FROM partitions JOIN topics ON name = topic
+                    WHERE topic = ? AND number = ?"""
         row = self.db.execute(query, tp).fetchone()
         if row is None:
             raise UnknownTopicOrPartition
