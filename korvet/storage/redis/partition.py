@@ -167,6 +167,11 @@ class Partition:
         return self.shared.mapper
 
     @property
+    def first_offset(self) -> int:
+        """The offset that a first record would have had when the topic was created."""
+        return self.mapper.base_offset(0, self.shared.created_ms)
+
+    @property
     def config(self) -> TopicConfig:
         return self.shared.topic.config
 

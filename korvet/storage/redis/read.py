@@ -161,13 +161,13 @@ class PartitionRead:
         """End the read. If it `is_complete`, there is no further entry below the high watermark.
 
         Consumers have to reach the high watermark also if its last records are gone, lost in a failover or deleted by
-        another client: an empty batch then ends there. A read from below the log start waits for the first record.
+        another client: an empty batch then ends there. A partition that never had a record is only empty.
         """
         end = state.high_watermark
         last = self.partition.mapper.offset(self.taken) if self.taken else None
         is_short = self.offset < end and (last is None or last + 1 < end)
         self.is_cut = is_short and not is_complete
-        if is_short and is_complete and (last is not None or self.offset >= state.log_start_offset):
+        if is_short and is_complete and end > self.partition.first_offset:
             batch = empty_batch(end - 1, epoch_at(state.epochs, end - 1))
             self.buffers.append(batch)
             self.size += len(batch)
