@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVarTuple
 
 import trio
+
+Arguments = TypeVarTuple("Arguments")
 
 
 @asynccontextmanager
@@ -25,3 +28,16 @@ async def background_nursery() -> AsyncIterator[trio.Nursery]:
         nursery.cancel_scope.cancel()
     if raised is not None:
         raise raised
+
+
+def start_unless_ended(
+    nursery: trio.Nursery, task: Callable[[*Arguments], Awaitable[object]], *arguments: *Arguments
+) -> bool:
+    """Start a task in the nursery of `background_nursery`; return False if its block has ended.
+
+    A callback of something that outlives the block, such as a connection, may be called after the nursery is closed.
+    """
+    if nursery.cancel_scope.cancel_called:
+        return False
+    nursery.start_soon(task, *arguments)
+    return True

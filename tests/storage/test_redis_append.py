@@ -24,7 +24,8 @@ from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.interface import AppendResult, Storage, StorageDefaults, TopicPartition
 from korvet.storage.redis import append as redis_append
 from korvet.storage.redis import layouts as redis_layouts
-from korvet.storage.redis_streams import open_redis_storage
+from korvet.storage.redis.partition import Known
+from korvet.storage.redis_streams import RedisStreamsStorage, open_redis_storage
 from korvet.testing.records import (
     Producer,
     Record,
@@ -484,3 +485,18 @@ async def test_waiting_for_replicas_does_not_delay_other_appends(
             replica.resume()
 
     assert took_s < PATIENCE_S
+
+
+async def test_storage_closes_while_a_confirmed_end_waits_for_its_answer(
+    replica_pair: tuple[RedisServer, RedisServer],
+) -> None:
+    primary, _ = replica_pair
+    try:
+        async with broker_on(primary, **{"min.insync.replicas": "2"}) as storage:
+            assert isinstance(storage, RedisStreamsStorage)
+            await append(storage, TP, numbered(1))
+            partition = await storage._partitions.find(TP)
+            primary.pause()
+            storage._reader.confirmations.note(partition, Known(1, 1, b"1-0"))
+    finally:
+        primary.resume()

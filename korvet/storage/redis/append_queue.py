@@ -25,6 +25,7 @@ from typing import cast
 import trio
 from attrs import define, field, frozen
 
+from korvet.concurrency.background import start_unless_ended
 from korvet.concurrency.decoded_budget import DecodedShare
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import (
@@ -399,7 +400,7 @@ class AppendQueue:
                 self.context.confirmations.want(partition, call.end)
         if has_more_to_trim == b"1" and not partition.is_being_trimmed:
             partition.is_being_trimmed = True
-            self.context.nursery.start_soon(self._trim_the_rest)
+            start_unless_ended(self.context.nursery, self._trim_the_rest)
         self._next()
 
     def _other_result(self, why: bytes, details: list[bytes], log_start_offset: int) -> Result:
@@ -515,10 +516,8 @@ class AppendQueue:
             self._make(call)
 
     def _spawn(self, call: Call, work: Callable[..., object], *arguments: object) -> None:
-        if self.context.nursery.cancel_scope.cancel_called:
+        if not start_unless_ended(self.context.nursery, self._try, call, partial(work, *arguments)):
             call.resolve(KafkaStorageError("the broker is closing"))
-        else:
-            self.context.nursery.start_soon(self._try, call, partial(work, *arguments))
 
     async def _try(self, call: Call, work: Callable[[], object]) -> None:
         try:

@@ -22,6 +22,7 @@ from typing import cast
 import trio
 from attrs import define, field, frozen
 
+from korvet.concurrency.background import start_unless_ended
 from korvet.protocol.errors import KafkaError, NotEnoughReplicas, NotEnoughReplicasAfterAppend
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import (
@@ -102,7 +103,7 @@ class Confirmations:
 
         def answered(pending: Pending) -> None:
             if isinstance(pending.reply, Exception):
-                self.nursery.start_soon(self._store, {partition: end})
+                start_unless_ended(self.nursery, self._store, {partition: end})
             else:
                 self._stored(partition, end)
 
@@ -191,7 +192,7 @@ class Confirmations:
         wanted = self._next.get(kind)
         if wanted is None:
             wanted = self._next[kind] = Round()
-            self.nursery.start_soon(self._run, kind)
+            start_unless_ended(self.nursery, self._run, kind)
         return wanted
 
     async def visible_end(self, partition: Partition, state: PartitionState, offset: int) -> Known | None:

@@ -18,6 +18,7 @@ from typing import cast
 import trio
 from attrs import define, field
 
+from korvet.concurrency.background import start_unless_ended
 from korvet.protocol.errors import KafkaError
 from korvet.storage.redis.catalogue import CHANGES_KEPT
 from korvet.storage.redis.client.caller import RedisCaller
@@ -81,7 +82,7 @@ class LeaderEpochs:
         """Note a partition's leader epoch. If it is above the newest one, raise that in Redis as well."""
         if leader_epoch > self.newest:
             self.newest = leader_epoch
-            self.nursery.start_soon(self._raise)
+            start_unless_ended(self.nursery, self._raise)
 
     async def _raise(self) -> None:
         try:
@@ -93,7 +94,7 @@ class LeaderEpochs:
 
     def refresh_soon(self) -> None:
         """Read the newest leader epoch, which another broker has raised or may have raised."""
-        self.nursery.start_soon(self._refresh_or_report)
+        start_unless_ended(self.nursery, self._refresh_or_report)
 
     async def _refresh_or_report(self) -> None:
         try:
