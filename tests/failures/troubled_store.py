@@ -23,6 +23,7 @@ from conformance.authorization.__main__ import prepare
 from conformance.authorization.rows import ROWS, Row
 from conformance.peers import Peer
 from conformance.talk import Ended, Talk
+from korvet.broker.producer_ids import BLOCK_LIFE_MS
 from korvet.handlers import APIS
 from korvet.protocol.errors import ErrorCode
 from korvet.security.authorizer import STANDARD
@@ -137,6 +138,8 @@ def answers_under(trouble: Trouble) -> tuple[Answers, Answers]:
         for _, talk in (*well, *troubled):
             prepare(talk)
         usual = ask_all(well)
+        # The broker hands out producer ids of a block without asking Redis, until the block is too old.
+        time.sleep(BLOCK_LIFE_MS / 1000)
         with trouble(client):
             return usual, ask_all(troubled)
 
