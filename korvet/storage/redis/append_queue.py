@@ -9,7 +9,9 @@ a call whose outcome is unknown (the connection broke) is sent again. The script
 overtaken; an unresolved call may therefore be dropped once no task waits for its result.
 
 With acks=all and min.insync.replicas above 1, the call uses a connection for such calls only, followed by WAIT, which
-blocks later commands of that connection. The partition's next call does not wait for WAIT's reply.
+blocks later commands of that connection. The partition's next call does not wait for WAIT's reply. If all such
+connections are blocked, the call uses the connection of the other calls, and the next round confirms it
+(`korvet.storage.redis.confirmations`). Behind a blocked connection it would hold up calls that need no replica.
 """
 
 from __future__ import annotations
@@ -169,6 +171,7 @@ class Call:
     end: Known | None = None  # the log's end after the call, if `min.insync.replicas` is above 1
     may_have_happened: bool = False
     was_trimmed: bool = False
+    awaits_round: bool = False  # the next round confirms it, not a WAIT of its own
     asked: ServerConnections | None = None  # the server that takes the next attempt only behind ASKING
     server: ServerConnections | None = None
     connection: RedisConnection | None = None
@@ -280,8 +283,7 @@ class AppendQueue:
         """Send the call; the connection passes the answer to `_answered`."""
         try:
             server = call.asked or self.context.redis.server_of(self.partition.keys.stream)
-            does_wait = call.replicas is not None
-            connection = server.waiting.choose() if does_wait else server.for_size(call.size)
+            connection = self._connection_for(call, server)
             call.server, call.connection = server, connection
             if call.asked is not None:
                 connection.send((b"ASKING",))
@@ -292,6 +294,16 @@ class AppendQueue:
             self._not_sent(call, error)
         finally:
             call.asked = None
+
+    def _connection_for(self, call: Call, server: ServerConnections) -> RedisConnection:
+        call.awaits_round = False
+        if call.replicas is None:
+            return server.for_size(call.size)
+        if self.context.fsync:  # no round waits for the disk
+            return server.waiting.choose()
+        idle = server.waiting.idle()
+        call.awaits_round = idle is None
+        return idle or server.for_size(call.size)
 
     def _command(self, call: Call, run_id: bytes) -> list[Buffer]:
         config = call.tickets[0].config
@@ -420,10 +432,14 @@ class AppendQueue:
     def _wait_for_replicas(self, call: Call) -> None:
         """Send WAIT over the connection that wrote the call, since WAIT covers only that connection's writes.
 
+        If other calls have blocked all connections for WAIT, let a round confirm the call.
         With `acks.all.fsync`, send WAITAOF, which also waits until the primary and the replicas have it on disk.
         """
         needed, quorum = cast(int, call.replicas), self.context.confirmations.quorum
         connection = cast(RedisConnection, call.connection)
+        if call.awaits_round:
+            self._await_round(call, connection)
+            return
         everything = quorum.all_replicas(connection.run_id) if quorum is not None and needed else None
         if everything is None:
             self._send_wait(call, needed, math.inf)
@@ -451,8 +467,7 @@ class AppendQueue:
         self, call: Call, connection: RedisConnection, replicas: int, reply: Reply, *, is_complete: bool
     ) -> None:
         """Confirm the call, or wait for what is missing, given the reply to WAIT or WAITAOF for so many replicas."""
-        server = cast(ServerConnections, call.server)
-        server.waiting.ended(connection)
+        cast(ServerConnections, call.server).waiting.ended(connection)
         confirmations, needed = self.context.confirmations, cast(int, call.replicas)
         error = unconfirmed(replicas, reply)
         if confirmations.quorum is None or not needed or (is_complete and error is None):
@@ -461,12 +476,17 @@ class AppendQueue:
         if is_complete:
             confirmations.quorum.miss()
         if unconfirmed(needed, reply) is None:
-            write = Write(connection.run_id, partial(self._checked, call), lambda: call.is_waited_for)
-            confirmations.check(server, needed, write)
+            self._await_round(call, connection)
         elif is_complete and isinstance(reply, int | list):
             self._send_wait(call, needed, math.inf)
         else:
             self._confirmed(call, unconfirmed(needed, reply))
+
+    def _await_round(self, call: Call, connection: RedisConnection) -> None:
+        """Let rounds decide whether the call, which was written over that connection, is replicated."""
+        server, needed = cast(ServerConnections, call.server), cast(int, call.replicas)
+        write = Write(connection.run_id, partial(self._checked, call), lambda: call.is_waited_for)
+        self.context.confirmations.check(server, needed, write)
 
     def _checked(self, call: Call, is_replicated: bool) -> None:  # noqa: FBT001  a callback
         error = NotEnoughReplicasAfterAppend("a failover has replaced the server that wrote it")

@@ -269,18 +269,18 @@ class Confirmations:
     async def _is_confirmed(self, server: ServerConnections, replicas: int) -> bool:
         """Write the key and wait for the replicas; return True if enough of them have confirmed it in time."""
         try:
-            await server.waiting.open()
+            await server.confirming.open()
             self._may_wait = True
-            connection = server.waiting.choose()
+            connection = server.confirming.choose()
             # During a failover one connection may lead to the new primary, and another one still to the old primary.
             run_id = server.connection.run_id
             if connection.run_id != run_id:
                 return False
-            server.waiting.started(connection)
+            server.confirming.started(connection)
             try:
                 is_covered = await self._is_covered(server, connection, replicas)
             finally:
-                server.waiting.ended(connection)
+                server.confirming.ended(connection)
         except NotEnoughReplicas as error:
             if self._may_wait:
                 logger.warning("%s; consumers also read records that no replica has confirmed", error)

@@ -1,4 +1,8 @@
-"""The connections to one server: the first one, one for large commands, and those that wait for replicas."""
+"""The connections to one server: the first one, one for large commands, and those that wait for replicas.
+
+Appends and rounds of confirmations wait over separate connections. An append waits as long as its client allows, and a
+round behind it on the same connection would take as long.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,8 @@ class ServerConnections:
 
     connection: RedisConnection
     bulk: BulkConnection
-    waiting: WaitingConnections
+    waiting: WaitingConnections  # for appends
+    confirming: WaitingConnections  # for rounds
     watching: set[RedisConnection] = field(factory=set)  # those that block in XREAD
 
     def for_size(self, size: float) -> RedisConnection:
@@ -37,6 +42,7 @@ class ServerConnections:
         yield from self.watching
         yield from self.bulk.opened()
         yield from self.waiting.opened()
+        yield from self.confirming.opened()
 
     def leave(self, cause: str) -> None:
         """End the present links of all connections."""
@@ -53,5 +59,8 @@ def connections_beside(connection: RedisConnection, nursery: trio.Nursery) -> Se
     """Return the connections to the server of a first one. The nursery runs those that are opened when needed."""
     address = connection.address
     return ServerConnections(
-        connection, BulkConnection(address, nursery), WaitingConnections(address, nursery, PATIENCE_S)
+        connection,
+        BulkConnection(address, nursery),
+        waiting=WaitingConnections(address, nursery, PATIENCE_S),
+        confirming=WaitingConnections(address, nursery, PATIENCE_S),
     )

@@ -1,7 +1,7 @@
-"""Connections for appends that wait for replicas.
+"""Connections for writes that wait for replicas.
 
-WAIT covers only the writes of one connection, and blocks all later commands of it. Such appends therefore
-use separate connections. The first one is opened for the first such append, further ones, up to a limit, if all are
+WAIT covers only the writes of one connection, and blocks all later commands of it. Such writes therefore
+use separate connections. The first one is opened for the first such write, further ones, up to a limit, if all are
 waiting.
 """
 
@@ -75,8 +75,19 @@ class WaitingConnections:
         """Return all connections, up or not."""
         return tuple(self._waits)
 
+    def idle(self) -> RedisConnection | None:
+        """Return a connected connection without unanswered WAITs, or None. Then open another one, up to the limit."""
+        try:
+            chosen = self.choose()
+        except NotConnected:
+            return None
+        return None if self._waits[chosen] else chosen
+
     def choose(self) -> RedisConnection:
-        """Return the connected connection with the fewest unanswered WAITs. Raise NotConnected if there is none."""
+        """Return the connected connection with the fewest unanswered WAITs. Raise NotConnected if there is none.
+
+        Commands that are sent over it execute only after the answers to these WAITs.
+        """
         connected = [each for each in self._waits if each.is_connected]
         if not connected:
             raise NotConnected(f"no connection to {self.address.description}")
