@@ -66,13 +66,16 @@ class KorvetProcess:
         self.port = int(self.wait_for_log(ADDRESS)[1])
 
     def wait_for_log(
-        self, pattern: str | re.Pattern[str], *, limit_s: float = START_LIMIT_S
+        self, pattern: str | re.Pattern[str], *, limit_s: float = START_LIMIT_S, after: int = 0
     ) -> re.Match[str]:
-        """Return the first match in the output of the running process. Raise with the output if there is none."""
+        """Return the first match in the output of the running process, except in its first `after` lines.
+
+        Raise with the output if there is none.
+        """
         found: list[re.Match[str]] = []
 
         def decided() -> bool:
-            found.extend(match for line in self.log if (match := re.search(pattern, line)))
+            found.extend(match for line in self.log[after:] if (match := re.search(pattern, line)))
             return bool(found) or self.log[-1:] == ["<end>"]
 
         with self._changed:

@@ -181,7 +181,6 @@ class RegisteredMembership(Membership):
                         await self._renew()
                     if not await self._observe():
                         await self._renew()
-                        await self._announce()
                         continue
                 except KafkaError as error:
                     fields = {"error": error.message}
@@ -198,14 +197,19 @@ class RegisteredMembership(Membership):
         return self.replaced_by is None and not self._running.cancel_called
 
     async def _renew(self) -> None:
-        """Renew the registration. If it was taken, register again, or give up."""
+        """Renew the registration. If it is gone, register again and announce it; if it was taken, give up."""
+        was_gone = False
         while self._is_member:
             try:
                 await self._claim(self._version)
             except DocumentConflict:
-                await self._resolve(await self._load(self.node_id))
+                stored = await self._load(self.node_id)
+                was_gone |= stored.living is None
+                self._resolve(stored)
             else:
-                return
+                break
+        if was_gone:
+            await self._announce()
 
     async def _confirm(self) -> None:
         """Extend the session a little if the store still has this registration, though it refuses to renew it.
@@ -218,7 +222,7 @@ class RegisteredMembership(Membership):
             if self.is_in_session and found is not None and self._is_own(found):
                 self._session_ends_s = max(self._session_ends_s, began_s + self.session_s / 4)
 
-    async def _resolve(self, stored: Stored) -> None:
+    def _resolve(self, stored: Stored) -> None:
         """Handle a conflict with the document that is stored now."""
         found = stored.living
         if found is not None and not self._is_own(found):

@@ -165,6 +165,26 @@ async def test_broker_without_the_store_ends_its_session_before_others_declare_i
     assert "declared dead" in caplog.text
 
 
+async def test_broker_that_was_declared_dead_announces_its_return(autojump_clock: MockClock) -> None:
+    storage = MemoryStorage()
+    announced: list[str] = []
+
+    async def announce(kind: str) -> None:
+        announced.append(kind)
+
+    async with broker(storage, "a") as a, broker(storage, "b") as b:
+        await trio.sleep(LATE_S)
+        b.storage = Shim(storage, save=away, load=away)
+        while ids(a) == [1, 2]:
+            await a.changed.wait()
+        b.storage = Shim(storage, announce=announce)
+        await trio.sleep(LATE_S)
+
+        assert [[1, 2], [1, 2]] == [ids(a), ids(b)]
+        await trio.sleep(SESSION_S)
+    assert [KIND, KIND] == announced  # its return, and its end
+
+
 async def test_brokers_do_not_declare_each_other_dead_after_the_store_was_away(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -85,10 +85,11 @@ def test_coordinator_that_was_paused_gives_its_groups_up(
         os.kill(coordinator.pid, signal.SIGSTOP)
         for other in others:
             other.wait_for_log("has left the cluster")
+        lengths = [len(other.log) for other in others]
         os.kill(coordinator.pid, signal.SIGCONT)
         coordinator.wait_for_log("the registration of this broker is gone")
-        for other in others:
-            other.wait_for_log("has joined the cluster")
+        for other, length in zip(others, lengths, strict=True):
+            other.wait_for_log("has joined the cluster", after=length)
         load.wait_for_more(200)
     check(load, report)
 
