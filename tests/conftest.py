@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 
 import hypothesis
+import psutil
 import pytest
 
 from tests.certificates import Authority
@@ -80,8 +82,19 @@ def pytest_configure(config: pytest.Config) -> None:
     # A job in a shell's background has Ctrl-C ignored, and hands that on to the programs it starts, where tests
     # could not end them as a person does.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        # Under nohup the brokers would ignore it too. They do not inherit a handler.
+        signal.signal(signal.SIGHUP, lambda *_: None)
     config.pluginmanager.register(Skips(), "korvet-skips")
     config.pluginmanager.register(ReportedLines(), "korvet-sayings")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Kill the programs that failed tests have left behind."""
+    if not getattr(config.option, "numprocesses", None):  # the children of the main process are the workers
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
 
 
 @pytest.fixture(scope="session")
