@@ -2,12 +2,13 @@
 # missing or pyproject.toml has changed, and goes.
 
 .DEFAULT_GOAL := help
-.PHONY: help system-packages setup setup-newest run test check style types layers unit slow spark newest docs bench bench-full bench-growth bench-guard conformance soak clean
+.PHONY: help system-packages setup setup-newest run test check style types layers unit slow spark newest docs bench bench-full bench-growth bench-guard conformance soak constraints clean
 .SUFFIXES:
 MAKEFLAGS += --no-builtin-rules
 
 python = .venv/bin/python
 pytest = $(python) -m pytest
+# The tests run on the versions of .ci/constraints.txt; LATEST=1 lets pip choose the newest ones.
 # Two stamps: a broker needs a fifth of what the tests do, and should not wait for the rest.
 runnable = .venv/.set-up-to-run
 developed = .venv/.set-up-to-develop
@@ -115,17 +116,23 @@ conformance: $(developed)
 soak: $(developed)
 	$(pytest) -m soak -o faulthandler_timeout=1200
 
+# After `make clean` and `make LATEST=1 test`.
+constraints:
+	@$(MAKE) --no-print-directory LATEST=1 setup setup-newest
+	$(python) .ci/write-constraints > .ci/constraints.new && mv .ci/constraints.new .ci/constraints.txt
+
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	find korvet tests bench conformance examples -name __pycache__ -prune -exec rm -rf {} +
 
 # Where .venv was copied or its Python is gone, its own python does not start: begin again then. For the tests nothing
 # is compiled in advance: of thousands of files hardly any is used, and whoever uses one compiles it.
-$(runnable) $(developed): pyproject.toml
+$(runnable) $(developed): pyproject.toml .ci/constraints.txt
 	@venv=$(@D); python=$$(.ci/find-python) || exit 1; \
 	$$venv/bin/python -c '' 2>/dev/null || rm -rf $$venv/bin; \
 	test -x $$venv/bin/python || { echo "Setting up $$venv with $$python"; $$python -m venv $$venv; } && \
 	$$venv/bin/python -m pip --disable-pip-version-check install --quiet $(if $(findstring develop,$@),--no-compile) \
+	    $(if $(findstring develop,$@),$(if $(LATEST),,--constraint .ci/constraints.txt)) \
 	    --editable '.[$(if $(findstring newest,$@),test,$(if $(findstring develop,$@),dev,embedded))]'
 	@$(@D)/bin/python -m compileall -q korvet  # or the first start would be the one that waits for it
 	@touch $@ $(@D)/.set-up-to-run
