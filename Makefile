@@ -2,7 +2,7 @@
 # missing or pyproject.toml has changed, and goes.
 
 .DEFAULT_GOAL := help
-.PHONY: help system-packages setup setup-newest run test check style types layers unit slow spark newest docs bench bench-full bench-growth bench-guard conformance soak constraints clean
+.PHONY: help system-packages setup setup-newest run test check style types layers unit slow spark newest coverage docs bench bench-full bench-growth bench-guard conformance soak constraints clean
 .SUFFIXES:
 MAKEFLAGS += --no-builtin-rules
 
@@ -22,6 +22,7 @@ help:
 	@echo 'make conformance   the answers of Apache Kafka and of korvet, compared: minutes, needs Java 17 and Maven'
 	@echo 'make docs     the documentation site in build/site, with all links checked: half a minute'
 	@echo 'make soak     loads and faults that run for minutes'
+	@echo 'make coverage   the branches that the unit tests run, by package; ten minutes'
 	@echo 'make setup    only the virtual environment .venv (PYTHON=… chooses the interpreter)'
 	@echo 'make clean    remove .venv and caches; korvet-data stays'
 
@@ -83,6 +84,14 @@ in_newest = usual=$$(.ci/find-python) && newest=$$(.ci/find-python --newest) && 
 	    $(MAKE) --no-print-directory $(1) python=.venv/newest/bin/python without='$(patsubst %,--ignore=tests/%,pipeline lake tiered cli web top metrics conformance bench test_packaging.py test_skips.py)' \
 	        developed=.venv/newest/.set-up-to-develop PYTHON="$$newest"; \
 	fi
+
+# Branches of korvet/ that the unit tests run, by package; below a floor it fails. FLOORS=--write writes the floors.
+coverage: $(developed)
+	rm -rf build/coverage && mkdir -p build/coverage
+	$(python) -m coverage run -m pytest -n 2 -m 'not slow and not servers and not clients and not spark and not soak'
+	$(python) -m coverage combine -q
+	$(python) -m coverage json -q -o build/coverage/report.json
+	.ci/coverage-by-package build/coverage/report.json $(FLOORS)
 
 # All pages are read again, for their warnings. Warnings are errors: a link to a page, a file or a heading that does not exist is one.
 docs: $(developed)
