@@ -78,7 +78,8 @@ class Jwks:
                 self._keys = _signature_keys(await self.fetch(self.url))
             except (OSError, *NO_KEYS) as error:
                 shown = without_password(self.url)
-                logger.warning("the keys at %s cannot be read; the known ones stay: %s", shown, error)
+                fields = {"url": shown, "error": error}
+                logger.warning("the keys at %(url)s cannot be read; the known ones stay: %(error)s", fields)
 
 
 async def fetch(url: str) -> bytes:
@@ -112,5 +113,5 @@ def _signature_keys(content: bytes) -> list[Key]:
             if each.get("use", "sig") == "sig":
                 keys += KeySet.import_key_set({"keys": [each]}).keys
         except NO_KEYS as error:
-            logger.debug("a key of the set is not usable: %s", error)
+            logger.debug("a key of the set is not usable: %(error)s", {"error": error})
     return keys

@@ -64,11 +64,11 @@ class PasswordFile:
         self._fault = ""
         if passwords != self._passwords:
             self._passwords = passwords
-            logger.info("PLAIN uses the new passwords in %s", self.path)
+            logger.info("PLAIN uses the new passwords in %(path)s", {"path": self.path})
 
     def _report(self, fault: str) -> None:
         if fault != self._fault:
-            logger.error("%s; PLAIN uses the previous passwords", fault)
+            logger.error("%(error)s; PLAIN uses the previous passwords", {"error": fault})
         self._fault = fault
 
 

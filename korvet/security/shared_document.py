@@ -75,9 +75,8 @@ class SharedDocument(ABC, Generic[T]):
         except KafkaError as error:
             if error.message != self._reported:
                 self._reported = error.message
-                logger.warning(
-                    "the broker keeps the %d %s it has: %s", len(self.value), self.noun, error.message
-                )
+                fields = {"count": len(self.value), "what": self.noun, "error": error.message}
+                logger.warning("the broker keeps the %(count)d %(what)s it has: %(error)s", fields)
 
     async def refresh(self) -> T:
         """Read and return the stored value. Raises KafkaStorageError if it cannot be read."""
