@@ -8,7 +8,7 @@ connections. Any call may be cancelled; whether the broker has executed its requ
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
 from attrs import define, field
@@ -18,10 +18,11 @@ from korvet.client.connection import Address, parse_address
 from korvet.client.consuming import MAX_WAIT_MS, Consumer
 from korvet.client.model import ListedOffset, OffsetAndMetadata, Produced, Record, Topic, TopicPartition
 from korvet.client.partitioner import Partitioner
+from korvet.client.producer_ids import Producer, ProducerPool
 from korvet.client.producing import Production
 from korvet.client.security import PLAINTEXT, Security
 from korvet.protocol.compression import Codec
-from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition
+from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition, UnsupportedVersion
 from korvet.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -96,6 +97,8 @@ class Client:
 
     _cluster: Cluster
     _partitioners: dict[str, Partitioner] = field(factory=dict, init=False)
+    _producers: ProducerPool = field(factory=ProducerPool, init=False)
+    _has_producer_ids: bool = field(default=True, init=False)  # False for brokers older than Kafka 0.11
 
     # --- The cluster and its topics ---------------------------------------------------------------------
 
@@ -183,13 +186,35 @@ class Client:
         """Store records, and return the partition and offset of each.
 
         A call sends whole batches, so pass many records in one call. With `create_topic`, the broker may create the
-        topic, if it is configured to. If this raises, some of the records may be stored nevertheless.
+        topic, if it is configured to. If this raises, some of the records may be stored nevertheless. With acks=-1 the
+        producer is idempotent, unless the brokers are older than Kafka 0.11.
         """
         production = Production(self._cluster, topic, acks, codec)
         described = await production.describe(create_topic=create_topic)
         production.deal(records, described, self._partitioners.setdefault(topic, Partitioner()))
-        await self._cluster.retrying(production.send)
+        if production.queues:
+            async with self._idempotent(acks) as production.producer:
+                await self._cluster.retrying(production.send)
         return production.results
+
+    def producer(self, pool: ProducerPool | None = None) -> AbstractAsyncContextManager[Producer]:
+        """Return a context manager that takes an idempotent producer from the pool, or from this client's own.
+
+        Raises KafkaError; UnsupportedVersion if the brokers have no idempotent producers.
+        """
+        return (self._producers if pool is None else pool).producer(self._cluster)
+
+    @asynccontextmanager
+    async def _idempotent(self, acks: int) -> AsyncIterator[Producer | None]:
+        """Yield an idempotent producer, or None if the acks or the brokers allow none."""
+        async with AsyncExitStack() as stack:
+            producer = None
+            if acks == -1 and self._has_producer_ids:
+                try:
+                    producer = await stack.enter_async_context(self.producer())
+                except UnsupportedVersion:
+                    self._has_producer_ids = False
+            yield producer
 
     def consume(
         self,

@@ -29,6 +29,7 @@ from korvet.protocol.errors import (
     ProtocolError,
     RequestTimedOut,
     UnknownTopicOrPartition,
+    UnsupportedVersion,
     error_for,
 )
 from korvet.protocol.messages.metadata import (
@@ -151,6 +152,9 @@ class Cluster:
                 connection = await self._connected(address, free)
                 try:
                     yield connection
+                except UnsupportedVersion:
+                    free.append(connection)  # nothing was sent
+                    raise
                 except BaseException:
                     await connection.close()
                     raise

@@ -1,7 +1,7 @@
 """Producing: assign records to partitions, pack them into batches, and send one batch per partition at a time.
 
-So the records of a partition are stored in order, also if a batch had to be sent again. There are no producer ids: if
-the response for a batch is lost, the batch is sent again and may be stored twice.
+So the records of a partition are stored in order, also if a batch had to be sent again. With a producer id, a batch
+whose response was lost is stored once.
 """
 
 from __future__ import annotations
@@ -10,14 +10,21 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-from attrs import define, field
+from attrs import asdict, define, field
 
 from korvet.client.cluster import Cluster, error_about, raise_worst
 from korvet.client.connection import Address
 from korvet.client.model import Produced, Record, Topic, TopicPartition
 from korvet.client.partitioner import Partitioner, partition_of_key
+from korvet.client.producer_ids import Producer, new_producer
 from korvet.protocol.compression import Codec
-from korvet.protocol.errors import KafkaError, LeaderNotAvailable, MessageTooLarge
+from korvet.protocol.errors import (
+    KafkaError,
+    LeaderNotAvailable,
+    MessageTooLarge,
+    OutOfOrderSequenceNumber,
+    UnknownProducerId,
+)
 from korvet.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -26,13 +33,15 @@ from korvet.protocol.messages.produce import (
     TopicProduceData,
 )
 from korvet.protocol.record import RawRecord
-from korvet.protocol.record_batch import build_batch
+from korvet.protocol.record_batch import NOBODY, build_batch
 
 # Below 1,048,588 bytes, the default of max.message.bytes in Kafka. A larger record gets its own batch.
 MAX_BATCH_BYTES = 1_000_000
 # Upper bounds of a record's size without key, value and headers, and of a header's without name and value.
 RECORD_OVERHEAD_BYTES = 32
 HEADER_OVERHEAD_BYTES = 10
+# Errors of a broker that does not know the producer's earlier batches.
+FORGOTTEN = (OutOfOrderSequenceNumber, UnknownProducerId)
 
 
 @define
@@ -66,8 +75,12 @@ class Production:
     topic: str
     acks: int
     codec: Codec
+    producer: Producer | None = field(default=None, init=False)  # None: not idempotent
     queues: dict[TopicPartition, deque[Batch]] = field(factory=dict, init=False)
     results: list[Produced] = field(factory=list, init=False)
+    # Partitions whose broker had forgotten the producer, for example since it was restarted without its data.
+    _replaced: dict[TopicPartition, Producer] = field(factory=dict, init=False)
+    _unanswered: set[TopicPartition] = field(factory=set, init=False)  # their first batch may be stored
 
     async def describe(self, *, create_topic: bool) -> Topic:
         """Return the topic, once at least one of its partitions has a leader."""
@@ -122,13 +135,27 @@ class Production:
             for tp in tps:
                 self._done(tp, -1)
             return
+        repeated = self._unanswered.intersection(tps)
+        self._unanswered.update(tps)
         answer = await self.cluster.request(leader, request, ProduceResponse)
         errors = []
         for partition in (partition for topic in answer.responses for partition in topic.partition_responses):
-            error = self._settle(TopicPartition(self.topic, partition.index), partition)
+            tp = TopicPartition(self.topic, partition.index)
+            self._unanswered.discard(tp)
+            error = self._settle(tp, partition)
+            if isinstance(error, FORGOTTEN) and tp not in repeated and await self._replace_producer(tp):
+                continue
             if error is not None:
                 errors.append(error)
         raise_worst(errors)
+
+    async def _replace_producer(self, tp: TopicPartition) -> bool:
+        """Use a new producer id for the partition, in which no batch is outstanding; return False if it has one."""
+        if self.producer is None or tp in self._replaced:
+            return False
+        self.producer.is_forgotten = True
+        self._replaced[tp] = await new_producer(self.cluster)
+        return True
 
     def _settle(self, tp: TopicPartition, answer: PartitionProduceResponse) -> KafkaError | None:
         if not answer.error_code:
@@ -144,7 +171,10 @@ class Production:
 
     def _done(self, tp: TopicPartition, base_offset: int) -> None:
         queue = self.queues[tp]
-        for delta, index in enumerate(queue.popleft().indexes):
+        indexes = queue.popleft().indexes
+        if (producer := self._producer_of(tp)) is not None:
+            producer.acknowledged(tp, len(indexes))
+        for delta, index in enumerate(indexes):
             self.results[index] = Produced(
                 tp.partition, base_offset if base_offset < 0 else base_offset + delta
             )
@@ -152,7 +182,12 @@ class Production:
             del self.queues[tp]
 
     def _next(self, tp: TopicPartition) -> bytearray:
-        return build_batch(self.queues[tp][0].records, codec=self.codec)
+        producer = self._producer_of(tp)
+        fields = NOBODY if producer is None else producer.next(tp)
+        return build_batch(self.queues[tp][0].records, codec=self.codec, **asdict(fields))
+
+    def _producer_of(self, tp: TopicPartition) -> Producer | None:
+        return self._replaced.get(tp, self.producer)
 
     def _batch(self, partition: int, size: int) -> Batch:
         queue = self.queues.setdefault(TopicPartition(self.topic, partition), deque())

@@ -16,6 +16,8 @@ from korvet.protocol.record_batch import (
     HEADER_BYTES,
     LOG_APPEND_TIME_BIT,
     MAX_OFFSET_DELTA,
+    NOBODY,
+    Producing,
     TimestampType,
     write_header,
 )
@@ -71,18 +73,6 @@ class Rows:
             sizes += ATTRIBUTES + sum(map(varint_bytes, numbers))
             sizes += varint_bytes(int(sizes.max()))
         return sizes
-
-
-@frozen
-class Producing:
-    """The producer fields of a batch. They let the broker discard a batch that was sent twice (KIP-98)."""
-
-    producer_id: int = -1
-    producer_epoch: int = -1
-    base_sequence: int = -1
-
-
-NOBODY = Producing()
 
 
 def encode_batches(rows: Rows, *, timestamp: int, codec: Codec, max_bytes: int) -> Iterator[bytearray]:

@@ -29,12 +29,12 @@ from attrs import define, evolve, field, frozen
 
 from korvet.client import LATEST, PLAINTEXT, Client, OffsetAndMetadata, Security, TopicPartition
 from korvet.client.cluster import error_about
+from korvet.client.producer_ids import Producer
 from korvet.lake.encoding import Rows, chunks, column_of, encode_batch, spans
 from korvet.lake.location import Location
 from korvet.lake.remote import RemoteReader
 from korvet.lake.row_batches import records_of
 from korvet.pipeline.cluster import Connecting
-from korvet.pipeline.producer_ids import Producer, new_producer
 from korvet.protocol.errors import DuplicateSequenceNumber, KafkaError, NotLeaderOrFollower
 from korvet.protocol.messages.produce import (
     PartitionProduceData,
@@ -223,18 +223,24 @@ class Target:
         async with self.replay.client() as client:
             tp = await target_of(client, self.replay, self.partition)
             selection = await self._resumed(client, tp, selection)
-            producer = await new_producer(client)
-            began = saved = time.monotonic()
-            for number, batch in enumerate(self.source.batches(selection), 1):
-                offset = await self._send(client, producer, tp, batch)
-                due = number % BATCHES_A_CHECKPOINT == 0 or time.monotonic() - saved > CHECKPOINT_S
-                if due and offset >= 0:
-                    saved = time.monotonic()
-                    left = evolve(selection, start=batch.next_offset)
-                    await self._checkpoint(client, tp, offset, left)
-                await self._keep_to_rate(began)
+            async with client.producer() as producer:
+                await self._send_selected(client, producer, tp, selection)
             offsets = await client.list_offsets({tp: LATEST})
             await self._checkpoint(client, tp, offsets[tp].offset, evolve(selection, start=selection.end))
+
+    async def _send_selected(
+        self, client: Client, producer: Producer, tp: TopicPartition, selection: Selection
+    ) -> None:
+        """Send the selected records, with a checkpoint now and then."""
+        began = saved = time.monotonic()
+        for number, batch in enumerate(self.source.batches(selection), 1):
+            offset = await self._send(client, producer, tp, batch)
+            due = number % BATCHES_A_CHECKPOINT == 0 or time.monotonic() - saved > CHECKPOINT_S
+            if due and offset >= 0:
+                saved = time.monotonic()
+                left = evolve(selection, start=batch.next_offset)
+                await self._checkpoint(client, tp, offset, left)
+            await self._keep_to_rate(began)
 
     async def _resumed(self, client: Client, tp: TopicPartition, selection: Selection) -> Selection:
         """Return what is left of the selection: the offsets after the last record that is in the target."""

@@ -31,12 +31,12 @@ from pyspark.sql.types import (
 from korvet.client import Client
 from korvet.client.cluster import error_about
 from korvet.client.model import Topic, TopicPartition
-from korvet.lake.encoding import NOBODY, Rows, chunks, column_of, encode_batch, encode_headers
+from korvet.client.producer_ids import Producer, ProducerPool
+from korvet.lake.encoding import Rows, chunks, column_of, encode_batch, encode_headers
 from korvet.lake.varints import Int64s
 from korvet.pipeline.offsets import WrongOption
 from korvet.pipeline.options import WriteOptions
 from korvet.pipeline.partitioning import partitions_of
-from korvet.pipeline.producer_ids import POOL, Producer
 from korvet.protocol.errors import (
     DuplicateSequenceNumber,
     KafkaError,
@@ -51,13 +51,14 @@ from korvet.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from korvet.protocol.record_batch import HEADER_BYTES
+from korvet.protocol.record_batch import HEADER_BYTES, NOBODY
 
 # Rows are collected up to about this size in bytes, so that each partition gets a batch of reasonable size.
 COLLECTED_BYTES = 8 * 1024 * 1024
 CREATION_TIMEOUT_S = 3.0  # a new topic does not reach all brokers at the same time
 FIRST_BACKOFF_S = 0.05
 LONGEST_BACKOFF_S = 1.0
+POOL = ProducerPool()  # of this process, for all of its tasks
 RETRY_TIMEOUT_S = 120.0  # as delivery.timeout.ms of Kafka's producers
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -157,7 +158,7 @@ async def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> No
     if first is None:
         return
     async with options.connecting.open() as client, AsyncExitStack() as stack:
-        producer = await stack.enter_async_context(POOL.producer(client)) if options.is_idempotent else None
+        producer = await stack.enter_async_context(client.producer(POOL)) if options.is_idempotent else None
         sender = Sender(client, options, producer)
         for table in chain([first], collected):
             await sender.write(table)

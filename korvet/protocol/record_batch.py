@@ -23,6 +23,8 @@ from functools import partial
 from itertools import chain
 from operator import itemgetter
 
+from attrs import frozen
+
 from korvet.protocol import record
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.compression import Codec, codec_of, compress, decompress_mapped
@@ -449,6 +451,18 @@ def _records_of(batch: RecordBatch, max_bytes: int) -> Packed:
 
 
 # --- Building ---------------------------------------------------------------------------------------------
+
+
+@frozen
+class Producing:
+    """The producer fields of a batch. They let the broker discard a batch that was sent twice (KIP-98)."""
+
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+
+
+NOBODY = Producing()
 
 
 def build_batch(

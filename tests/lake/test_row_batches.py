@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from korvet.lake.encoding import Producing, encode_batch
+from korvet.lake.encoding import encode_batch
 from korvet.lake.row_batches import batches_of, records_of
 from korvet.lake.schema import FILE_SCHEMA
-from korvet.protocol.record_batch import RecordBatch, decode_records, parse_batches, validate
+from korvet.protocol.record_batch import Producing, RecordBatch, decode_records, parse_batches, validate
 
 Row = tuple[int, int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]] | None]
 

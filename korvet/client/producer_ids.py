@@ -1,7 +1,7 @@
-"""Producer ids and sequences for writing: a batch that is sent again is stored once, and in its order (KIP-98).
+"""Producer ids and sequences: a batch that is sent again is stored once, and in its order (KIP-98).
 
-A task takes a producer id from a pool of its process and returns it when all batches are acknowledged. A broker
-remembers every producer id for a day, so a stream must not use a new one in each of its tasks.
+A call takes a producer from a pool and returns it when all batches are acknowledged. A broker remembers every producer
+id for a day, so a program must not use a new one for each call.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager
 
 from attrs import define, field
 
-from korvet.client import Client, TopicPartition
-from korvet.client.cluster import error_about
-from korvet.lake.encoding import Producing
+from korvet.client.cluster import Cluster, error_about
+from korvet.client.model import TopicPartition
 from korvet.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from korvet.protocol.record_batch import Producing
 
 SEQUENCES = 2**31
 # An idle producer id is dropped after this time, long before brokers forget it.
@@ -31,6 +31,7 @@ class Producer:
     epoch: int
     _sequences: dict[TopicPartition, int] = field(factory=dict, init=False)
     idle_since_s: float = field(default=0.0, init=False)
+    is_forgotten: bool = field(default=False, init=False)  # by a broker that has lost its data
 
     def next(self, tp: TopicPartition) -> Producing:
         """Return the producer fields of the partition's next batch. They change when a batch is acknowledged."""
@@ -41,35 +42,37 @@ class Producer:
         self._sequences[tp] = (self._sequences.get(tp, 0) + count) % SEQUENCES
 
 
-async def new_producer(client: Client) -> Producer:
-    """Request a new producer id. Raises KafkaError."""
+async def new_producer(cluster: Cluster) -> Producer:
+    """Request a new producer id. Raises KafkaError; UnsupportedVersion if the brokers have no idempotent producers."""
 
     async def attempt() -> InitProducerIdResponse:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        answer = await client.request(request, InitProducerIdResponse)
+        answer = await cluster.ask_any(request, InitProducerIdResponse)
         if answer.error_code:
             raise error_about(answer.error_code, "InitProducerId")
         return answer
 
-    answer = await client.retrying(attempt)
+    answer = await cluster.retrying(attempt)
     return Producer(answer.producer_id, answer.producer_epoch)
 
 
 @define(eq=False)
 class ProducerPool:
-    """The idle producers of this process, by cluster id."""
+    """Idle producers by cluster id. Several threads may use it."""
 
     _idle: dict[str | None, list[Producer]] = field(factory=dict, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
 
     @asynccontextmanager
-    async def producer(self, client: Client) -> AsyncIterator[Producer]:
+    async def producer(self, cluster: Cluster) -> AsyncIterator[Producer]:
         """Yield a producer for the block. After an exception it is not used again: a batch may be outstanding."""
-        producer = self._taken(client.cluster_id) or await new_producer(client)
+        producer = self._taken(cluster.cluster_id) or await new_producer(cluster)
         yield producer
+        if producer.is_forgotten:
+            return
         producer.idle_since_s = time.monotonic()
         with self._lock:
-            self._idle.setdefault(client.cluster_id, []).append(producer)
+            self._idle.setdefault(cluster.cluster_id, []).append(producer)
 
     def _taken(self, cluster_id: str | None) -> Producer | None:
         with self._lock:
@@ -79,6 +82,3 @@ class ProducerPool:
                 return producer
             idle.clear()  # the others have been idle for longer
             return None
-
-
-POOL = ProducerPool()
