@@ -27,7 +27,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import redis
@@ -90,9 +90,24 @@ def kinds() -> list[ServerKind]:
     return expected
 
 
-def on(*kinds: ServerKind) -> pytest.MarkDecorator:
-    """Run a class on these servers only."""
-    parameters = [pytest.param(kind, id=kind.id) for kind in kinds]
+def storage_kinds() -> list[Any]:
+    """Return the servers for the tests of storage, as parameters.
+
+    Debian's and Ubuntu's Redis lies between the oldest and the newest server. Beside these, only `make soak` tests
+    storage on it; faults, brokers and clients meet it in `make test`.
+    """
+    found = kinds()
+    between = {REDIS_PATH} if REDIS_FLOOR in found else set()
+    return [parameter(kind, *([pytest.mark.soak] if kind in between else [])) for kind in found]
+
+
+def parameter(kind: ServerKind, *marks: pytest.MarkDecorator) -> Any:
+    return pytest.param(kind, id=kind.id, marks=[pytest.mark.servers, *marks])
+
+
+def on(*kinds: Any) -> pytest.MarkDecorator:
+    """Run a class on these servers only: kinds, or parameters of them."""
+    parameters = [parameter(kind) if isinstance(kind, ServerKind) else kind for kind in kinds]
     return pytest.mark.parametrize("server_kind", parameters, indirect=True, scope="session")
 
 

@@ -156,12 +156,12 @@ def test_history_of_brokers_on_one_server_violates_no_rule() -> None:
 
 def test_history_of_brokers_on_sentinels_violates_no_rule() -> None:
     with brokers_on_sentinels(3) as cluster:
-        check(cluster, 60, 6)
+        check(cluster, 40, 6)
 
 
 def test_history_of_brokers_on_a_redis_cluster_violates_no_rule() -> None:
     with brokers_on_redis_cluster(3) as cluster:
-        check(cluster, 60, 6)
+        check(cluster, 40, 6)
 
 
 @pytest.mark.soak

@@ -8,12 +8,18 @@ from contextlib import ExitStack
 import pytest
 import redis
 
-from tests.servers import RedisServer, ServerKind, ServerPair, StartServer, kinds, start_replica, start_server
+from tests.servers import (
+    RedisServer,
+    ServerKind,
+    ServerPair,
+    StartServer,
+    start_replica,
+    start_server,
+    storage_kinds,
+)
 
-EACH_KIND = [pytest.param(kind, id=kind.id, marks=pytest.mark.servers) for kind in kinds()]
 
-
-@pytest.fixture(scope="session", params=EACH_KIND)
+@pytest.fixture(scope="session", params=storage_kinds())
 def server_kind(request: pytest.FixtureRequest) -> ServerKind:
     """Each of the servers the tests run on, in turn."""
     kind: ServerKind = request.param

@@ -27,7 +27,7 @@ from korvet.storage.embedded.server import EmbeddedServer, embedded_server
 from korvet.storage.interface import StorageUsageError
 from korvet.storage.redis.client.connection import open_connection
 from korvet.storage.redis.client.errors import BusyLoadingError
-from tests.servers import REDIS_FLOOR, VALKEY, ServerKind, kinds
+from tests.servers import REDIS_FLOOR, VALKEY, ServerKind, storage_kinds
 
 pytestmark = pytest.mark.servers
 
@@ -39,7 +39,7 @@ def folder() -> Iterator[Path]:
         yield Path(path, "data")
 
 
-@pytest.fixture(params=kinds(), ids=lambda kind: kind.id)
+@pytest.fixture(params=storage_kinds())
 def binary(request: pytest.FixtureRequest) -> str:
     """Each server in turn."""
     return str(cast(ServerKind, request.param).binary())

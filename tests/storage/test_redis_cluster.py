@@ -24,12 +24,12 @@ from korvet.testing.records import StoredRecord, append, batch, numbered, record
 from korvet.testing.storage_contract import StorageContract
 from tests.redis_clusters import RedisCluster
 from tests.redis_environment import RedisEnvironment
-from tests.servers import VALKEY, StartServer, kinds
+from tests.servers import VALKEY, StartServer, storage_kinds
 from tests.storage.test_redis_rights import do_everything, documented_cluster_rights, documented_rights
 
 pytestmark = pytest.mark.servers
 
-EACH_KIND = [pytest.param(kind, id=kind.id) for kind in kinds()]
+EACH_KIND = storage_kinds()
 
 
 @pytest.fixture(scope="module")

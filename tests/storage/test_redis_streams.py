@@ -7,7 +7,7 @@ import pytest
 from korvet.testing.environment import Environment
 from korvet.testing.storage_contract import StorageContract
 from tests.redis_environment import RedisEnvironment
-from tests.servers import VALKEY, RedisServer, kinds, on
+from tests.servers import VALKEY, RedisServer, on, storage_kinds
 
 pytestmark = pytest.mark.servers
 
@@ -19,7 +19,7 @@ class TestRedisStreams(StorageContract):
         return environment_of(request.param, redis_server)
 
 
-OTHERS = [kind for kind in kinds() if kind is not VALKEY]
+OTHERS = [kind for kind in storage_kinds() if kind.values != (VALKEY,)]
 if OTHERS:
 
     @on(*OTHERS)
