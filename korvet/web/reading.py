@@ -7,8 +7,9 @@ bytes or seconds, whichever is reached first. The result has the positions at wh
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Mapping
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 import trio
 from attrs import define, field, frozen
@@ -149,7 +150,7 @@ async def backward(
         budget.add(part)
         found += records
         rests[tp] = rest
-    found.sort(key=attrgetter("timestamp", "offset"), reverse=True)
+    found = _newest_first(found)
     for record in found[want:]:
         # Records that are not returned remain to be read.
         tp = TopicPartition(record.topic, record.partition)
@@ -157,6 +158,21 @@ async def backward(
     shown = found[:want]
     remaining = {tp: rest for tp, rest in rests.items() if rest > starts[tp]}
     return Found(shown, remaining, bool(remaining) and len(shown) < want)
+
+
+def _newest_first(records: list[ConsumedRecord]) -> list[ConsumedRecord]:
+    """Sort by timestamp, the newest first. Among records of one millisecond, partitions alternate.
+
+    Offsets of different partitions cannot be compared. Without alternation, a partition with many records of the last
+    millisecond would hide the last records of the others.
+    """
+    newer: Counter[tuple[int, int]] = Counter()  # records of that timestamp and partition so far
+    keyed = []
+    for record in sorted(records, key=attrgetter("offset"), reverse=True):
+        of_same_time = record.timestamp, record.partition
+        keyed.append(((-record.timestamp, newer[of_same_time], record.partition), record))
+        newer[of_same_time] += 1
+    return [record for _, record in sorted(keyed, key=itemgetter(0))]
 
 
 async def _last_of(

@@ -54,6 +54,19 @@ async def test_reading_backward_continues_where_it_stopped(client: Client) -> No
     assert {} == second.positions
 
 
+async def test_newest_records_of_each_partition_come_first_in_one_millisecond(client: Client) -> None:
+    await client.create_topic("t", partitions=2, settings={"offset.mapping": "dense"})
+    at_once = [Record(b"%d" % n, partition=n // 9, timestamp=1_700_000_000_000) for n in range(10)]
+    await client.produce("t", at_once)
+    starts, ends = {T0: 0, T1: 0}, {T0: 9, T1: 1}
+
+    first = await backward(client, starts, ends, 3, everything, Budget())
+    second = await backward(client, starts, first.positions, 100, everything, Budget())
+
+    assert [8, 9, 7] == numbers(first)
+    assert list(range(6, -1, -1)) == numbers(second)
+
+
 @pytest.mark.parametrize("mapping", ["dense", "timestamp"])
 async def test_the_newest_records_are_found_whatever_the_offsets_mean(client: Client, mapping: str) -> None:
     await client.create_topic("t", partitions=1, settings={"offset.mapping": mapping})
