@@ -203,8 +203,8 @@ class Site:
 
     async def own_form(self, request: Request) -> dict[str, str]:
         """Return the form of a POST from this site. Raises Refused for another site's, and BadInput."""
-        origin = urlsplit(request.headers.get("origin", ""))
-        if origin.netloc.lower() != request.headers.get("host", "").lower() or not origin.netloc:
+        sender = origin_of(request)
+        if sender != request.headers.get("host", "").lower() or not sender:
             raise Refused("The form was not sent from this page.")
         if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
             raise Refused("The form was sent from another site.")
@@ -223,6 +223,14 @@ class Site:
             return is_loopback(urlsplit(f"//{request.headers.get('host', '')}").hostname or "")
         except ValueError:
             return False
+
+
+def origin_of(request: Request) -> str:
+    """Return host and port of the page that has sent the request, or "" if the header Origin is absent or invalid."""
+    try:
+        return urlsplit(request.headers.get("origin", "")).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def explained(error: KafkaError) -> str:
