@@ -114,6 +114,7 @@ _command_config = click.option(
 _bootstrap_servers = click.option(
     "-b",
     "--bootstrap-servers",
+    "--bootstrap-server",  # as Kafka's own tools name it
     "servers",
     metavar="HOST:PORT,…",
     default=DEFAULT_SERVERS,

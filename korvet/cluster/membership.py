@@ -20,8 +20,6 @@ from korvet.storage.interface import StorageUsageError, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-NO_NODE = -1
-
 
 class NodeIdTaken(StorageUsageError):  # noqa: N818  reads as a sentence
     """Another living broker has this broker's node id."""
@@ -72,8 +70,8 @@ class Membership:
         """Return the living brokers that have a listener of that name."""
         return [each for each in self.living.values() if listener in each.addresses]
 
-    def leader_id(self, tp: TopicPartition, listener: str) -> int:
-        """Return the leader of a partition among the brokers with a listener of that name; NO_NODE without one.
+    def leaders_on(self, listener: str) -> Leaders:
+        """Return the present leaders of all partitions among the brokers with a listener of that name.
 
         Every broker serves every partition, so leaders only spread the load.
         """
@@ -82,8 +80,11 @@ class Membership:
             known = [each.node_id for each in self.known.values() if listener in each.addresses]
             leaders = Leaders(known, [each.node_id for each in self.brokers_on(listener)])
             self._leaders[listener] = leaders
-        leader_id = leaders.of(tp.topic, tp.partition)
-        return NO_NODE if leader_id is None else leader_id
+        return leaders
+
+    def leader_id(self, tp: TopicPartition, listener: str) -> int:
+        """Return the leader of a partition among the brokers with a listener of that name; NO_NODE without one."""
+        return self.leaders_on(listener).of(tp.topic, tp.partition)
 
     # --- Groups -----------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from hashlib import blake2b
 
 from attrs import field, frozen
 
+NO_NODE = -1
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
 
@@ -52,10 +53,10 @@ class Leaders:
     known: Sequence[int] = field(converter=_in_order)
     seeds: Mapping[int, int] = field(converter=seeds_of)  # of the living ones
 
-    def of(self, topic: str, partition: int) -> int | None:
-        """Return the node id of a partition's leader, or None if no broker lives."""
+    def of(self, topic: str, partition: int) -> int:
+        """Return the node id of a partition's leader, or NO_NODE if no broker lives."""
         if not self.seeds:
-            return None
+            return NO_NODE
         turn = self.known[(hash_of(topic) + partition) % len(self.known)]
         return turn if turn in self.seeds else owner(partition_hash(topic, partition), self.seeds)
 

@@ -28,6 +28,7 @@ from attrs import define, field, frozen
 from korvet.broker.broker import Broker, Disconnect, RequestContext
 from korvet.broker.limits import SMALLEST_ANSWER_BYTES
 from korvet.broker.topics import INTERNAL_TOPICS, validate_name
+from korvet.cluster.placement import Leaders
 from korvet.concurrency.time_slices import TimeSlices, map_in_slices
 from korvet.protocol.buffers import Buffer, EncodedElements, join_small
 from korvet.protocol.codec import element_writer
@@ -44,7 +45,7 @@ from korvet.protocol.messages.metadata import (
 )
 from korvet.protocol.schema import ZERO_UUID
 from korvet.security.acls import Operation, ResourceType
-from korvet.storage.interface import Topic, TopicPartition
+from korvet.storage.interface import Topic
 
 # Numbers of objects that are encoded in about half a millisecond.
 TOPICS_AT_ONCE = 64
@@ -58,8 +59,9 @@ Leader = tuple[int, int]  # node id, epoch
 
 
 async def handle(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
-    nodes = broker.nodes(context)
-    topics = await _topics(broker, request, context)
+    # Brokers and leaders of one moment: a leader that is not among the brokers ends some clients' requests.
+    nodes, leaders = broker.nodes(context), broker.membership.leaders_on(context.listener_name)
+    topics = await _topics(broker, request, context, leaders)
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
@@ -79,7 +81,7 @@ def _cluster_operations(broker: Broker, request: MetadataRequest, context: Reque
 
 
 async def _topics(
-    broker: Broker, request: MetadataRequest, context: RequestContext
+    broker: Broker, request: MetadataRequest, context: RequestContext, leaders: Leaders
 ) -> list[MetadataResponseTopic]:
     found = await _found(broker, request, context)
     size = sum(await map_in_slices(_bytes_of, found))
@@ -87,7 +89,7 @@ async def _topics(
         await broker.answers.wait_for_room()
     broker.answers.change(size)
     context.answer_bytes = size
-    answer = Answer(broker, request, context)
+    answer = Answer(broker, request, context, leaders)
     for each in found:
         await answer.add(each)
     return answer.topics()
@@ -187,6 +189,7 @@ class Answer:
     broker: Broker
     request: MetadataRequest
     context: RequestContext
+    leaders: Leaders
     _time_slices: TimeSlices = field(factory=TimeSlices)
     _last: list[MetadataResponseTopic] = field(factory=list)
     _pieces: list[Buffer] = field(factory=list)
@@ -239,21 +242,20 @@ class Answer:
 
     async def _partitions(self, topic: Topic) -> list[MetadataResponsePartition]:
         if topic.partitions <= PARTITIONS_AT_ONCE:
-            return _partitions(0, self._leaders(topic, range(topic.partitions)))
+            return _partitions(0, self._leaders_of(topic, range(topic.partitions)))
         pieces: list[Buffer] = []
         for first in range(0, topic.partitions, PARTITIONS_AT_ONCE):
             numbers = range(first, min(first + PARTITIONS_AT_ONCE, topic.partitions))
-            leaders = self._leaders(topic, numbers)
+            leaders = self._leaders_of(topic, numbers)
             is_same = leaders.count(leaders[0]) == len(leaders)
             piece = _encoded(self.context.version, first, leaders[:1] if is_same else leaders, len(numbers))
             pieces.append(piece)
             await self._time_slices.next()
         return cast(list[MetadataResponsePartition], EncodedElements(topic.partitions, pieces))
 
-    def _leaders(self, topic: Topic, numbers: range) -> tuple[Leader, ...]:
-        partitions = [TopicPartition(topic.name, number) for number in numbers]
+    def _leaders_of(self, topic: Topic, numbers: range) -> tuple[Leader, ...]:
         epoch = self.broker.leader_epoch
-        return tuple((self.broker.leader_id(self.context, tp), epoch) for tp in partitions)
+        return tuple((self.leaders.of(topic.name, number), epoch) for number in numbers)
 
     def _encode(self) -> None:
         write = element_writer(MetadataResponse, MetadataResponseTopic, self.context.version)

@@ -59,7 +59,8 @@ def test_options_and_property_files_override_a_profile(
     properties = tmp_path / "client.properties"
     properties.write_text(f"bootstrap.servers={broker.bootstrap_servers}\n")
 
-    for named in (["-b", broker.bootstrap_servers], ["--command-config", str(properties)]):
+    servers = broker.bootstrap_servers
+    for named in (["-b", servers], ["--bootstrap-server", servers], ["--command-config", str(properties)]):
         options = [*named, "--timeout", "60"]
         assert 0 == korvet("cluster", "describe", "--profile", "away", *options).status
         assert 0 == korvet("cluster", "describe", *options, "--profile", "away").status

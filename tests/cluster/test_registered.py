@@ -12,7 +12,8 @@ import trio
 from attrs import evolve
 from trio.testing import MockClock
 
-from korvet.cluster.membership import NO_NODE, Membership, NodeIdTaken
+from korvet.cluster.membership import Membership, NodeIdTaken
+from korvet.cluster.placement import NO_NODE
 from korvet.cluster.registered import KIND, RegisteredMembership, new_incarnation, registered
 from korvet.cluster.registration import Registration, UnreadableRegistration, read, written
 from korvet.protocol.errors import CoordinatorNotAvailable, NotCoordinator

@@ -5,6 +5,7 @@ from uuid import UUID, uuid4
 
 import pytest
 import trio
+from attrs import evolve
 from trio.testing import wait_all_tasks_blocked
 
 from korvet.broker.broker import Broker, Disconnect
@@ -219,6 +220,25 @@ async def test_topic_created_concurrently_by_another_client_is_returned(broker: 
     found = await topic(broker, "raced")
 
     assert (ErrorCode.NONE, 7) == (found.error_code, len(found.partitions))
+
+
+async def test_leaders_are_among_the_brokers_while_another_broker_joins(broker: Broker) -> None:
+    await create(broker, partitions=8)
+    storage, membership = broker._storage, broker.membership
+    joining = evolve(membership.own, node_id=2)
+
+    async def look(name: str) -> object:
+        both = {1: membership.own, 2: joining}
+        membership._use(both, both)
+        return await storage.topic(name)
+
+    install(broker, Shim(storage, topic=look, topics=nothing))
+    responses = [await metadata(broker, "t") for _ in range(2)]
+
+    assert [{1}, {1, 2}] == [{node.node_id for node in response.brokers} for response in responses]
+    assert [{1}, {1, 2}] == [
+        {partition.leader_id for partition in response.topics[0].partitions} for response in responses
+    ]
 
 
 async def test_unreachable_storage_is_an_error_of_the_topic(broker: Broker) -> None:
