@@ -342,7 +342,8 @@ class Catalogue(ABC):
         """Create a topic with a new random id; adopt records that the store has already.
 
         The caller has validated `settings`; missing ones of the three fixed settings are set from the defaults.
-        Raise TopicAlreadyExists.
+        Raise TopicAlreadyExists. This and the other alterations raise RequestTimedOut if too few replicas confirm them
+        in time; they are stored nevertheless.
         """
 
     @abstractmethod

@@ -31,7 +31,7 @@ import trio
 from attrs import evolve, frozen
 
 from korvet.concurrency.background import background_nursery
-from korvet.protocol.errors import KafkaError, OffsetOutOfRange
+from korvet.protocol.errors import KafkaError, NotEnoughReplicasAfterAppend, OffsetOutOfRange, RequestTimedOut
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.interface import (
     AppendResults,
@@ -124,6 +124,11 @@ async def open_redis_storage(
             yield storage
 
 
+def replicas_of(defaults: StorageDefaults) -> int:
+    """Return the number of replicas that have to confirm what belongs to no topic."""
+    return defaults.topic_config.min_insync_replicas - 1
+
+
 def new_watcher(
     redis: RedisCaller, changes: bytes, changed: Callable[[Change | None], None]
 ) -> Watcher | ClusterWatcher:
@@ -178,6 +183,7 @@ class RedisStreamsStorage(Storage):
         writer_id = secrets.token_hex(8).encode()
         quorum = None if redis.address.sentinels is None else Quorum(SentinelPanel(redis.address, nursery))
         confirmations = Confirmations(redis, nursery, keyspace.replicas, watcher.confirmed, quorum)
+        self._confirmations = confirmations
         self.monitor = Monitors(redis, keyspace, allow_eviction, partial(self._changed, None))
         self._appender = Appender(
             AppendContext(
@@ -196,14 +202,14 @@ class RedisStreamsStorage(Storage):
         self._seeker = Seeker(redis, partitions)
         self._compactor = Compactor(redis, partitions)
         self._groups = Groups(redis, keyspace, partitions, confirmations)
-        needed = defaults.topic_config.min_insync_replicas - 1
-        self._documents = Documents(redis, keyspace, confirmations, needed)
+        self._documents = Documents(redis, keyspace, confirmations, replicas_of(defaults))
         self._document_watches = DocumentWatches()
 
     def configure(self, defaults: StorageDefaults) -> None:
         mapping = self._catalogue.defaults.topic_config.mapping
         defaults = evolve(defaults, topic_config=evolve(defaults.topic_config, mapping=mapping))
         self._catalogue.defaults = self._partitions.defaults = defaults
+        self._documents.replicas = replicas_of(defaults)
         self._catalogue.forget()
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
@@ -265,28 +271,44 @@ class RedisStreamsStorage(Storage):
         return await self._catalogue.find_by_id(topic_id)
 
     async def create_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
-        created = await self._catalogue.create(name, partitions, settings)
-        await self._partitions.create_states(created)
+        async with self._replicated_catalogue():
+            created = await self._catalogue.create(name, partitions, settings)
+            await self._partitions.create_states(created)
         return created.topic
 
     async def alter_topic(
         self, topic: Topic, *, partitions: int | None = None, settings: Mapping[str, str] | None = None
     ) -> Topic:
-        try:
-            altered = await self._catalogue.alter(topic, partitions, settings)
-        except DocumentConflict:
-            await self._catalogue.reload(topic.name)  # another attempt begins with the present version
-            raise
-        if altered.topic.partitions > topic.partitions:
-            await self._partitions.create_states(altered, topic.partitions)
+        async with self._replicated_catalogue():
+            try:
+                altered = await self._catalogue.alter(topic, partitions, settings)
+            except DocumentConflict:
+                await self._catalogue.reload(topic.name)  # another attempt begins with the present version
+                raise
+            if altered.topic.partitions > topic.partitions:
+                await self._partitions.create_states(altered, topic.partitions)
         return altered.topic
 
     async def delete_topic(self, topic: Topic) -> None:
-        deleted = await self._catalogue.delete(topic)
-        keys = [self._keyspace.stream(tp) for tp in partitions_of(deleted.topic)]
-        await self._partitions.drop_topic(deleted)
-        self._watcher.forget(keys)
-        self._nursery.start_soon(self._forget_topic, deleted.topic)
+        async with self._replicated_catalogue():
+            deleted = await self._catalogue.delete(topic)
+            keys = [self._keyspace.stream(tp) for tp in partitions_of(deleted.topic)]
+            await self._partitions.drop_topic(deleted)
+            self._watcher.forget(keys)
+            self._nursery.start_soon(self._forget_topic, deleted.topic)
+
+    @asynccontextmanager
+    async def _replicated_catalogue(self) -> AsyncIterator[None]:
+        """Wait until no failover loses the alteration of the block, as an append with acks=all does.
+
+        Raise RequestTimedOut if too few replicas confirm it in time: it is stored, and a failover may lose it.
+        """
+        run_id = self._redis.run_id(self._keyspace.topics)
+        yield
+        try:
+            await self._confirmations.wait_replicated(self._keyspace.topics, run_id, self._documents.replicas)
+        except NotEnoughReplicasAfterAppend as error:
+            raise RequestTimedOut(f"the topic is altered on the server, but {error}") from error
 
     async def _forget_topic(self, topic: Topic) -> None:
         """Delete the groups' committed offsets in a deleted topic. Readers ignore what a failure leaves."""

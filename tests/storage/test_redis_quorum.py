@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 import trio
 
-from korvet.protocol.errors import KafkaError, NotEnoughReplicasAfterAppend
+from korvet.protocol.errors import KafkaError, NotEnoughReplicasAfterAppend, RequestTimedOut
 from korvet.storage.interface import OffsetAndMetadata, Storage, StorageDefaults, TopicConfig, TopicPartition
 from korvet.storage.redis.quorum import ELECTION_LIMIT_S
 from korvet.storage.redis_streams import open_redis_storage
@@ -35,7 +35,8 @@ async def stored(
         ]
         url = sentinel_url(*ports, *(free_port() for _ in range(absent)))
         storage = await stack.enter_async_context(open_redis_storage(url, defaults=defaults))
-        await storage.create_topic("orders", 1, {"min.insync.replicas": "2", "offset.mapping": "dense"})
+        with suppress(RequestTimedOut):  # it is created, though a report may make a replica hang
+            await storage.create_topic("orders", 1, {"min.insync.replicas": "2", "offset.mapping": "dense"})
         yield storage
 
 
@@ -177,6 +178,32 @@ async def test_document_waits_as_a_record_does(replica_pair: ServerPair) -> None
     assert ([1, 2], 2) == (renewed, version)
     assert found is not None
     assert b"2" == found.value
+
+
+@on(VALKEY)
+async def test_topic_waits_as_a_record_does(
+    replica_pair: ServerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("korvet.storage.redis.confirmations.REPLICATED_LIMIT_S", LIMIT_S)
+    report = Report(replicas={replica_pair[1].port: "slave", 1: "slave"})
+    two_copies = StorageDefaults(TopicConfig(min_insync_replicas=2))
+    async with stored(replica_pair, report, defaults=two_copies) as storage:
+        with pytest.raises(RequestTimedOut, match="is altered on the server, but too few replicas"):
+            await storage.create_topic("visits", 1, {})
+        visits = (await storage.topics())["visits"]
+        with pytest.raises(RequestTimedOut):
+            await storage.alter_topic(visits, partitions=2)
+        altered = (await storage.topics())["visits"]
+        with pytest.raises(RequestTimedOut):
+            await storage.delete_topic(altered)
+        remaining = list(await storage.topics())
+        report.replicas[1] = DOWN
+        clicks = await storage.create_topic("clicks", 1, {})
+        clicks = await storage.alter_topic(clicks, partitions=3)
+        await storage.delete_topic(clicks)
+
+    assert (1, 2, 3) == (visits.partitions, altered.partitions, clicks.partitions)
+    assert ["orders"] == remaining
 
 
 @on(VALKEY)
