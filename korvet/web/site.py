@@ -203,8 +203,8 @@ class Site:
 
     async def own_form(self, request: Request) -> dict[str, str]:
         """Return the form of a POST from this site. Raises Refused for another site's, and BadInput."""
-        origin = urlsplit(request.headers.get("origin", ""))
-        if origin.netloc.lower() != request.headers.get("host", "").lower() or not origin.netloc:
+        origin = network_location(request.headers.get("origin", ""))
+        if not origin or origin != request.headers.get("host", "").lower():
             raise Refused("The form was not sent from this page.")
         if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
             raise Refused("The form was sent from another site.")
@@ -223,6 +223,14 @@ class Site:
             return is_loopback(urlsplit(f"//{request.headers.get('host', '')}").hostname or "")
         except ValueError:
             return False
+
+
+def network_location(origin: str) -> str:
+    """Return the host and port of an origin in lower case; nothing if it is not a URL."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def explained(error: KafkaError) -> str:
