@@ -117,6 +117,8 @@ def command(
         raise click.UsageError(
             "--group excludes --partition, --last, --time, --until, --until-time and an offset in --from."
         )
+    if group == "":
+        raise click.UsageError("--group is empty.")
     if instance_id is not None and group is None:
         raise click.UsageError("--group-instance-id needs --group.")
     if instance_id == "":

@@ -221,19 +221,24 @@ class Top(App[str]):
         main = self.screen_stack[0]
         for name, (_, rows) in ALL.items():
             main.query_one(f"#{name}-table", Table).show(rows(tables))
-        line = Text(summary(tables), no_wrap=True, overflow="ellipsis")
-        main.query_one("#summary", Static).update(line)
+        self._show_summary(summary(tables))
         if isinstance(self.screen, Details):
             self.screen.show(tables)
 
+    def _show_summary(self, text: str) -> None:
+        line = Text(text, no_wrap=True, overflow="ellipsis")
+        self.screen_stack[0].query_one("#summary", Static).update(line)
+
     def on_unavailable(self, event: Unavailable) -> None:
-        """Show why there is no sample. The last one stays."""
+        """Show why there is no sample. The last one stays, marked as not current."""
         if event.is_final:
             self.exit(message=event.reason, return_code=1)
         elif self.screen_stack:
             with suppress(NoMatches):  # as in `on_sampled`
                 notes = self.screen_stack[0].query_one("#notes", Static)
                 notes.update(Text(f"{event.reason}; trying again"))
+                if self.tables is not None:
+                    self._show_summary(f"not current: {summary(self.tables)}")
 
     # --- Keys -------------------------------------------------------------------------------------------
 

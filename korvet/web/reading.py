@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter, itemgetter
 
 import trio
@@ -119,10 +119,10 @@ def _scan(
     budget: Budget,
 ) -> bool:
     """Append the matching records to `found`, advancing `at`. Return True if all records were scanned."""
-    by_partition: dict[int, list[ConsumedRecord]] = {}
-    for record in polled:
-        by_partition.setdefault(record.partition, []).append(record)
-    for record in heapq.merge(*by_partition.values(), key=attrgetter("timestamp")):
+    by_partition: dict[int, list[tuple[int, int, ConsumedRecord]]] = {}
+    for timestamp, rank, record in _ranked(polled):
+        by_partition.setdefault(record.partition, []).append((timestamp, rank, record))
+    for _, _, record in heapq.merge(*by_partition.values(), key=itemgetter(0, 1)):
         if len(found) >= want or budget.is_used_up:
             return False
         budget.take(record)
@@ -130,6 +130,19 @@ def _scan(
         if match(record):
             found.append(record)
     return True
+
+
+def _ranked(records: Iterable[ConsumedRecord]) -> Iterator[tuple[int, int, ConsumedRecord]]:
+    """Yield the timestamp, the rank within its partition and millisecond, and the record.
+
+    Sorting by both takes the partitions in turn within a millisecond. Offsets of two partitions cannot be compared:
+    by offset, the records of one partition could fill a page and hide those of the others.
+    """
+    ranks: Counter[tuple[int, int]] = Counter()
+    for record in records:
+        at = record.partition, record.timestamp
+        yield record.timestamp, ranks[at], record
+        ranks[at] += 1
 
 
 async def _within_log(client: Client, at: Positions) -> dict[TopicPartition, int]:
@@ -161,18 +174,9 @@ async def backward(
 
 
 def _newest_first(records: list[ConsumedRecord]) -> list[ConsumedRecord]:
-    """Sort by timestamp, the newest first. Among records of one millisecond, partitions alternate.
-
-    Offsets of different partitions cannot be compared. Without alternation, a partition with many records of the last
-    millisecond would hide the last records of the others.
-    """
-    newer: Counter[tuple[int, int]] = Counter()  # records of that timestamp and partition so far
-    keyed = []
-    for record in sorted(records, key=attrgetter("offset"), reverse=True):
-        of_same_time = record.timestamp, record.partition
-        keyed.append(((-record.timestamp, newer[of_same_time], record.partition), record))
-        newer[of_same_time] += 1
-    return [record for _, record in sorted(keyed, key=itemgetter(0))]
+    by_offset = sorted(records, key=attrgetter("offset"), reverse=True)
+    newest = sorted(_ranked(by_offset), key=lambda ranked: (-ranked[0], ranked[1]))
+    return [record for _, _, record in newest]
 
 
 async def _last_of(

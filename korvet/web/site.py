@@ -203,8 +203,8 @@ class Site:
 
     async def own_form(self, request: Request) -> dict[str, str]:
         """Return the form of a POST from this site. Raises Refused for another site's, and BadInput."""
-        sender = origin_of(request)
-        if sender != request.headers.get("host", "").lower() or not sender:
+        origin = network_location(request.headers.get("origin", ""))
+        if not origin or origin != request.headers.get("host", "").lower():
             raise Refused("The form was not sent from this page.")
         if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
             raise Refused("The form was sent from another site.")
@@ -225,10 +225,10 @@ class Site:
             return False
 
 
-def origin_of(request: Request) -> str:
-    """Return host and port of the page that has sent the request, or "" if the header Origin is absent or invalid."""
+def network_location(origin: str) -> str:
+    """Return the host and port of an origin in lower case; nothing if it is not a URL."""
     try:
-        return urlsplit(request.headers.get("origin", "")).netloc.lower()
+        return urlsplit(origin).netloc.lower()
     except ValueError:
         return ""
 

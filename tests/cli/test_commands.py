@@ -709,6 +709,7 @@ def test_static_member_stays_in_the_group(korvet: Korvet, topic: str, numbers: s
     [
         (["--group-instance-id", "one"], "needs --group"),
         (["--group", "g", "--group-instance-id", ""], "is empty"),
+        (["--group", ""], "--group is empty"),
     ],
 )
 def test_group_instance_id_that_cannot_be_used_is_refused(

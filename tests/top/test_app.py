@@ -152,8 +152,10 @@ def test_broker_that_is_away_is_asked_again() -> None:
             await until(pilot, lambda: app.tables is not None)
             await asyncio.to_thread(process.kill)
             await until(pilot, lambda: "; trying again" in text_of(app, "notes"))
+            assert text_of(app, "summary").startswith("not current: ")
             await asyncio.to_thread(process.start)
             await until(pilot, lambda: not text_of(app, "notes"))
+            assert "not current" not in text_of(app, "summary")
 
         run(source(process), use)
 

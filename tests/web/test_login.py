@@ -183,6 +183,12 @@ async def test_the_number_of_sessions_is_bounded(browser: Browser, monkeypatch: 
     assert [303, 200, 200] == statuses
 
 
+async def test_a_next_page_that_is_no_url_is_ignored(browser: Browser) -> None:
+    form = await browser.get("/login?next=//[::1")
+
+    assert (200, False) == (form.status, "[::1" in form.text)
+
+
 # --- Writes -------------------------------------------------------------------------------------------------
 
 
@@ -191,6 +197,7 @@ async def test_the_number_of_sessions_is_bounded(browser: Browser, monkeypatch: 
     [
         {"origin": "http://evil.example"},
         {"origin": "null"},
+        {"origin": "http://[::1"},
         {"origin": ""},
         {"origin": "http://localhost:8081"},
         {"sec_fetch_site": "cross-site"},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from korvet.client import Client, ConsumedRecord, Record, TopicPartition
@@ -127,3 +129,30 @@ async def test_reading_from_before_the_start_of_the_log_begins_at_its_start(clie
     found = await forward(client, {T0: 0, T1: 0}, {T0: 2, T1: 2}, 10, everything, Budget())
 
     assert [1, 2, 3] == numbers(found)
+
+
+async def fill_one_millisecond(client: Client) -> None:
+    """Produce 50 records to partition 0 and 3 to partition 1, all with the same timestamp."""
+    for partition, count in ((0, 50), (1, 3)):
+        records = [Record(b"%d" % i, partition=partition, timestamp=1_700_000_000_000) for i in range(count)]
+        await client.produce("t", records)
+
+
+@pytest.mark.parametrize("is_forward", [True, False])
+async def test_a_page_has_records_of_each_partition_of_one_millisecond(
+    client: Client, is_forward: bool
+) -> None:
+    await client.create_topic("t", partitions=2)
+    await fill_one_millisecond(client)
+    starts, ends = {T0: 0, T1: 0}, {T0: 50, T1: 3}
+
+    if is_forward:
+        found = await forward(client, starts, ends, 10, everything, Budget())
+        rest = await forward(client, found.positions, ends, 100, everything, Budget())
+    else:
+        found = await backward(client, starts, ends, 10, everything, Budget())
+        rest = await backward(client, starts, found.positions, 100, everything, Budget())
+
+    assert Counter({0: 7, 1: 3}) == Counter(record.partition for record in found.records)
+    places = [(record.partition, record.offset) for record in found.records + rest.records]
+    assert 53 == len(places) == len({*places})

@@ -85,6 +85,9 @@ def _form(site: Site, request: Request, message: str, status: int) -> Response:
 
 def own_path(path: str) -> str:
     """Return the path if it is one of this site's own, else the first page."""
-    parts = urlsplit(path) if path.isascii() and path.isprintable() else None
+    try:
+        parts = urlsplit(path) if path.isascii() and path.isprintable() else None
+    except ValueError:  # such as //[::1
+        parts = None
     is_own = parts is not None and not parts.scheme and not parts.netloc
     return path if is_own and path.startswith("/") and not path.startswith(("//", "/\\")) else "/topics"
