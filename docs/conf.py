@@ -43,6 +43,15 @@ CONTENTS = """
 /README
 commands
 operations
+doctor
+restart
+processes
+scaling
+redis-failures
+failover
+damage
+limits
+costs
 deployment
 *
 /examples/backend/README
