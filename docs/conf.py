@@ -17,7 +17,15 @@ html_title = f"{project} {version}"
 extensions = ["myst_parser", "sphinxcontrib.mermaid"]
 root_doc = "docs/README"
 # All other files of the repository are none of the site.
-include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/backend/README.md", "docs/*.md"]
+include_patterns = [
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "examples/backend/README.md",
+    "tests/README.md",
+    "docs/*.md",
+    "docs/*/*.md",
+]
 myst_heading_anchors = 4  # so many levels of headings have the anchors that repositories show
 myst_fence_as_directive = ["mermaid"]
 html_theme = "furo"
@@ -35,11 +43,21 @@ CONTENTS = """
 /README
 commands
 operations
+doctor
+restart
+processes
+scaling
+redis-failures
+failover
+damage
+limits
+costs
 deployment
 *
 /examples/backend/README
 /CHANGELOG
 /CONTRIBUTING
+/tests/README
 ```
 """
 

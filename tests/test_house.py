@@ -141,6 +141,80 @@ def test_links_within_the_repository_exist(document: Path) -> None:
     assert [] == dead
 
 
+PAGES_WITH_PROMISES = (
+    "costs.md",
+    "damage.md",
+    "doctor.md",
+    "failover.md",
+    "limits.md",
+    "operations.md",
+    "processes.md",
+    "redis-failures.md",
+    "restart.md",
+    "scaling.md",
+    "security.md",
+)
+# Sections of these pages that promise nothing: links, figures of benchmarks, and what does not exist.
+WITHOUT_PROMISES = {
+    "limits.md: Memory for records",
+    "operations.md: Fail over",
+    "operations.md: Guides",
+    "processes.md: What a worker adds",
+    "security.md: Not implemented yet",
+}
+NAMED_TEST = re.compile(r"tests/[\w/]+\.py(?:::(\w+))?")
+
+
+def named_tests(page: str) -> Iterator[tuple[str, str | None]]:
+    """Yield the path and, if the page names it, the function of each test that the page names."""
+    for match in NAMED_TEST.finditer(page):
+        yield match[0].partition("::")[0], match[1]
+
+
+def missing_tests(page: str) -> list[str]:
+    """Return what the page names and the tests do not have."""
+    missing = []
+    for path, function in named_tests(page):
+        file = ROOT / path
+        if not file.exists():
+            missing.append(path)
+        elif function is not None:
+            nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+            functions = {
+                node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            }
+            missing += [f"{path}::{function}"] if function not in functions else []
+    return missing
+
+
+def test_missing_tests_are_found() -> None:
+    page = (
+        "`tests/test_house.py`, tests/nowhere.py and <!-- shown by: tests/test_house.py::test_nothing,\n"
+        "tests/test_house.py::test_missing_tests_are_found -->"
+    )
+
+    assert ["tests/nowhere.py", "tests/test_house.py::test_nothing"] == missing_tests(page)
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/**/*.md")), ids=lambda path: path.name)
+def test_tests_that_a_page_names_exist(page: Path) -> None:
+    assert [] == missing_tests(page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", PAGES_WITH_PROMISES)
+def test_every_section_with_promises_names_a_test(name: str) -> None:
+    """Each comment that begins with "shown by" ends a paragraph or table of what the named tests assert."""
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    sections = re.split(r"^## (.+)$", text, flags=re.MULTILINE)[1:]
+    unproved = {
+        f"{name}: {title}"
+        for title, section in zip(sections[::2], sections[1::2], strict=True)
+        if not any("::test_" in comment for comment in re.findall(r"shown by:(.*?)-->", section, re.DOTALL))
+    }
+
+    assert {each for each in WITHOUT_PROMISES if each.startswith(name)} == unproved
+
+
 def positional_log_calls(source: str) -> Iterator[int]:
     """Yield the lines of log calls whose arguments are anything but one mapping with names as keys."""
     for node in ast.walk(ast.parse(source)):

@@ -46,7 +46,7 @@ async def embedded_findings(config: Config) -> AsyncIterator[Finding]:
     try:
         check_readable(folder, version)
     except StorageUsageError as refusal:
-        yield error("storage", str(refusal), 'see docs/operations.md, "Damaged data"')
+        yield error("storage", str(refusal), 'see docs/damage.md, "Damaged data"')
         return
     yield data_finding(folder, config.embedded_server)
 

@@ -107,9 +107,11 @@ async def test_killed_broker_takes_its_own_id_over_at_once(autojump_clock: MockC
 async def test_second_living_broker_with_a_given_id_is_refused(autojump_clock: MockClock) -> None:
     storage = MemoryStorage()
     async with broker(storage, "a", 7) as a:
+        began_s = trio.current_time()
         with pytest.raises(NodeIdTaken, match=re.escape("PLAINTEXT://a:9092, which runs since 1970-01-01")):
             async with broker(storage, "b", 7):
                 pass
+        assert trio.current_time() - began_s <= SESSION_S / 3 + 1
         assert a.replaced_by is None
 
 

@@ -1,8 +1,8 @@
 """The answer of each API while Redis is slow, full or read-only.
 
 A request of every row of `conformance.authorization.rows` is sent to a broker, at first while its Redis is well, and
-then in trouble. `python -m tests.failures.troubled_store` writes the table in docs/operations.md: the error codes that
-come only in trouble. Those of a slow Redis depend on the moment, so they are not in the table.
+then in trouble. `python -m tests.failures.troubled_store` writes the table in docs/redis-failures.md: the error codes
+that come only in trouble. Those of a slow Redis depend on the moment, so they are not in the table.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from korvet.security.authorizer import STANDARD
 from tests.processes import KorvetProcess
 from tests.servers import VALKEY, start_server
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "redis-failures.md"
 BEGIN, END = "<!-- answers of a troubled store -->", "<!-- end -->"
 ANSWER_LIMIT_S = 40.0
 PAUSE_MS = 10_000

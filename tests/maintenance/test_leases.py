@@ -63,6 +63,28 @@ async def test_lease_is_released_when_its_holder_ends(autojump_clock: MockClock)
         nursery.cancel_scope.cancel()
 
 
+async def test_released_lease_is_taken_by_a_waiting_worker(autojump_clock: MockClock) -> None:
+    storage = MemoryStorage()
+    first, second = Worker(Leases(storage)), Worker(Leases(storage))
+    ending = trio.CancelScope()
+
+    async def run_first() -> None:
+        with ending:
+            await first.run()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_first)
+        await wait_all_tasks_blocked()
+        nursery.start_soon(second.run)
+        await trio.sleep(LEASE_S + 1)
+        released_s = trio.current_time()
+        ending.cancel()
+        await trio.sleep(LEASE_S)
+        nursery.cancel_scope.cancel()
+
+    assert released_s <= second.began_s[0] <= released_s + LEASE_S / 3
+
+
 async def test_lease_of_a_killed_holder_is_taken_after_it_expires(autojump_clock: MockClock) -> None:
     storage = MemoryStorage()
     killed, second = Worker(Leases(Shim(storage))), Worker(Leases(storage))

@@ -151,6 +151,7 @@ class Plug:
 
     server: RedisServer
     syncs: Syncs
+    setting: str  # one of POWER
 
     def cut(self) -> None:
         """Kill the server, and truncate its files to what was synced."""
@@ -175,7 +176,7 @@ def plug(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         for name, value in syncs.environment().items():
             patch.setenv(name, value)
         server = start_server(REDIS_PATH, options=POWER[request.param])
-    yield Plug(server, syncs)
+    yield Plug(server, syncs, request.param)
     server.remove()
 
 
@@ -188,4 +189,5 @@ def test_clients_survive_a_power_loss(
     outcome = attempt(broker, topic, plug.cut, acks=acks, idempotent=False).outcome()
     report(str(outcome))
 
+    assert outcome.lost == 0 or acks == "0" or plug.setting != "always"
     assert outcome.consumer_goes_on
