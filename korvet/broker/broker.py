@@ -11,7 +11,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -249,6 +249,12 @@ class Broker:
     def leader_id(self, context: RequestContext, tp: TopicPartition) -> int:
         """Return the node id of a partition's leader."""
         return self.membership.leader_id(tp, context.listener_name)
+
+    def replicas(self, leader_id: int, brokers: Iterable[int]) -> list[int]:
+        """Return the replicas to report for a partition, its leader first. None but the leader is one by default."""
+        if self.config.replication_factor_policy != "brokers":
+            return [leader_id]
+        return [leader_id, *(node_id for node_id in brokers if node_id != leader_id)]
 
     @property
     def leader_epoch(self) -> int:

@@ -430,7 +430,7 @@ def _counted(new: NewTopic, config: Config, brokers: Collection[int]) -> int:
         raise InvalidReplicationFactor(
             "Replication factor must be larger than 0, or -1 to use the default value."
         )
-    if factor > len(brokers) and config.replication_factor_policy == "strict":
+    if factor > len(brokers) and config.replication_factor_policy != "lenient":
         raise InvalidReplicationFactor(
             f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} cannot be"
             f" reached because only {len(brokers)} broker(s) are registered."

@@ -237,10 +237,11 @@ class Config:
         "replication factor of a new topic if the request states none; it is reported as 1",
     )
     replication_factor_policy: str = _setting(
-        one_of("lenient", "strict"),
+        one_of("lenient", "strict", "brokers"),
         "lenient",
         "lenient accepts any replication factor and reports 1, because Redis replicates; strict accepts at most the"
-        " number of living brokers",
+        " number of living brokers; brokers is as strict, and reports each living broker as an in-sync replica, for"
+        " tests of clients that wait for replicas",
     )
     storage_layout: str = _setting(
         one_of("record", "batch"),

@@ -7,7 +7,8 @@ a topic that appears twice in the request. It returns POLICY_VIOLATION for all t
 partitions (or `max.partitions`, if that is larger), and for a topic that would exceed `max.broker.partitions`. It
 returns THROTTLING_QUOTA_EXCEEDED for topics above the client's quota, to which topics count also with `validate_only`.
 -1 means the broker's default. With `validate_only`, the response is the same and nothing is created. The broker accepts
-every replication factor and reports 1; with `replication.factor.policy=strict`, at most the number of living brokers.
+every replication factor and reports 1; with `replication.factor.policy=strict`, at most the number of living brokers,
+and with `brokers` it also reports that number.
 Manual assignments may only contain living brokers.
 
 Versions: settings, partitions and replication factor are in the response from v5, the topic's id from v7. Before v6, a
@@ -42,8 +43,6 @@ from korvet.protocol.messages.create_topics import (
 )
 from korvet.protocol.schema import ZERO_UUID
 from korvet.security.acls import Operation, ResourceType
-
-REPORTED_REPLICATION_FACTOR = 1
 
 
 async def handle(
@@ -134,7 +133,7 @@ def _created(
         topic_id=topic_id,
         error_message=None,
         num_partitions=topic.partitions,
-        replication_factor=REPORTED_REPLICATION_FACTOR,
+        replication_factor=len(broker.replicas(broker.membership.node_id, broker.membership.living)),
         configs=[
             CreatableTopicConfigs(
                 name=each.setting.name,

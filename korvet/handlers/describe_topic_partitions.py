@@ -145,13 +145,15 @@ async def _found(broker: Broker, name: str) -> Topic:
 def _partition(
     broker: Broker, context: RequestContext, tp: TopicPartition
 ) -> DescribeTopicPartitionsResponsePartition:
-    leader_id = broker.leader_id(context, tp)
+    leaders = broker.membership.leaders_on(context.listener_name)
+    leader_id = leaders.of(tp.topic, tp.partition)
+    replicas = broker.replicas(leader_id, leaders.seeds)
     return DescribeTopicPartitionsResponsePartition(
         partition_index=tp.partition,
         leader_id=leader_id,
         leader_epoch=broker.leader_epoch,
-        replica_nodes=[leader_id],
-        isr_nodes=[leader_id],
+        replica_nodes=replicas,
+        isr_nodes=replicas,
         eligible_leader_replicas=[],
         last_known_elr=[],
     )

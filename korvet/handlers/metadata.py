@@ -1,9 +1,10 @@
 """Metadata: v0-12.
 
 Behaviour: return the brokers, with the addresses advertised on the client's listener; a controller, always; and topics
-with their partitions, each of which has one broker as leader and only replica. If both the broker and the client allow
-it, a topic that does not exist is created with the broker's defaults, and is in the same response. Otherwise the error
-is UNKNOWN_TOPIC_OR_PARTITION, or INVALID_TOPIC_EXCEPTION for an invalid name.
+with their partitions, each of which has one broker as leader and only replica (with `replication.factor.policy=brokers`
+every broker is a replica). If both the broker and the client allow it, a topic that does not exist is created with the
+broker's defaults, and is in the same response. Otherwise the error is UNKNOWN_TOPIC_OR_PARTITION, or
+INVALID_TOPIC_EXCEPTION for an invalid name.
 
 Versions: null requests all topics (in v0 an empty list), an empty list none. Clients may forbid creation from v4.
 Authorized operations from v8, for topics and (up to v10) the cluster, only on request. Topics by id from v12:
@@ -55,7 +56,7 @@ TOPIC_BYTES, ERROR_BYTES, PARTITION_BYTES = 28, 26, 26
 # Errors whose entries contain nothing but the name or the id.
 HIDDEN = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_REQUEST)
 
-Leader = tuple[int, int]  # node id, epoch
+Leader = tuple[int, int, tuple[int, ...]]  # node id, epoch, replicas
 
 
 async def handle(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
@@ -255,7 +256,12 @@ class Answer:
 
     def _leaders_of(self, topic: Topic, numbers: range) -> tuple[Leader, ...]:
         epoch = self.broker.leader_epoch
-        return tuple((self.leaders.of(topic.name, number), epoch) for number in numbers)
+        leader_ids = [self.leaders.of(topic.name, number) for number in numbers]
+        replicas = {
+            leader_id: tuple(self.broker.replicas(leader_id, self.leaders.seeds))
+            for leader_id in {*leader_ids}
+        }
+        return tuple((leader_id, epoch, replicas[leader_id]) for leader_id in leader_ids)
 
     def _encode(self) -> None:
         write = element_writer(MetadataResponse, MetadataResponseTopic, self.context.version)
@@ -285,8 +291,8 @@ def _partitions(first: int, leaders: Sequence[Leader]) -> list[MetadataResponseP
             partition_index=number,
             leader_id=leader_id,
             leader_epoch=epoch,
-            replica_nodes=[leader_id],
-            isr_nodes=[leader_id],
+            replica_nodes=[*replicas],
+            isr_nodes=[*replicas],
         )
-        for number, (leader_id, epoch) in enumerate(leaders, first)
+        for number, (leader_id, epoch, replicas) in enumerate(leaders, first)
     ]

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from korvet.broker.broker import Broker
 from korvet.broker.topics import SETTINGS
@@ -16,6 +17,8 @@ from korvet.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from korvet.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from korvet.protocol.messages.metadata import MetadataRequest
 from korvet.protocol.schema import ZERO_UUID
 from tests.handlers.support import Shim, ask, away, create, install, new_broker, reconfigure
 
@@ -193,6 +196,26 @@ async def test_strict_replication_policy_refuses_replication(broker: Broker) -> 
     assert [ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.NONE, ErrorCode.NONE] == [
         each.error_code for each in results
     ]
+
+
+async def test_policy_brokers_reports_each_broker_as_a_replica(broker: Broker) -> None:
+    reconfigure(broker, replication_factor_policy="brokers")
+    both = {1: broker.membership.own, 2: evolve(broker.membership.own, node_id=2)}
+    broker.membership._use(both, both)
+
+    refused, created = await create_topics(broker, wanted("a", 1, 3), wanted("b", 4, 2))
+    described = (await ask(broker, 3, 12, MetadataRequest(topics=None))).topics[0].partitions
+    request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name="b")])
+    listed = (await ask(broker, 75, 0, request)).topics[0].partitions
+
+    assert ErrorCode.INVALID_REPLICATION_FACTOR == refused.error_code
+    assert 2 == created.replication_factor
+    for partitions in (described, listed):
+        assert {1, 2} == {each.leader_id for each in partitions}
+        assert [[each.leader_id, 3 - each.leader_id] for each in partitions] == [
+            list(each.replica_nodes) for each in partitions
+        ]
+        assert [each.replica_nodes for each in partitions] == [each.isr_nodes for each in partitions]
 
 
 async def test_manual_assignments_are_accepted(broker: Broker) -> None:
