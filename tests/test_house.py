@@ -24,11 +24,6 @@ README = ROOT / "README.md"
 BEGIN, END = "<!-- apis: written by `python -m tests.test_house` -->", "<!-- end of apis -->"
 
 LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
-# Packages whose log calls still have positional arguments, which JSON lines do not have as fields.
-WITH_POSITIONAL_LOG_CALLS = {
-    "korvet/storage/redis",
-    "korvet/web",
-}
 
 
 def api_table() -> str:
@@ -250,18 +245,8 @@ def test_log_calls_have_fields() -> None:
     for path in sorted(ROOT.glob("korvet/**/*.py")):
         if lines := list(positional_log_calls(path.read_text(encoding="utf-8"))):
             found[str(path.relative_to(ROOT))] = lines
-    unconverted = {
-        package
-        for package in WITH_POSITIONAL_LOG_CALLS
-        if any(path.startswith(f"{package}/") for path in found)
-    }
 
-    assert WITH_POSITIONAL_LOG_CALLS == unconverted, "these have none left: remove them from the list"
-    assert {} == {
-        path: lines
-        for path, lines in found.items()
-        if not any(path.startswith(f"{package}/") for package in WITH_POSITIONAL_LOG_CALLS)
-    }
+    assert {} == found
 
 
 def test_readme_of_the_tests_names_each_folder() -> None:

@@ -158,7 +158,7 @@ async def _http_fault(site: Site, request: Request, error: Exception) -> Respons
 
 
 async def _failed(site: Site, request: Request, error: Exception) -> Response:
-    logger.error("the page %r failed", request.url.path, exc_info=error)
+    logger.error("the page %(path)r failed", {"path": request.url.path}, exc_info=error)
     return site.fault(request, 500, FAULTS[500])
 
 

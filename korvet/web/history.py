@@ -177,7 +177,7 @@ class Histories:
                 with trio.move_on_after(SAMPLE_LIMIT_S):
                     await history.sample(visitor.client)
             except KafkaError as error:
-                logger.debug("no sample for the plots: %s", error)
+                logger.debug("no sample for the plots: %(error)s", {"error": error})
             except Exception:  # the plots must not end the page
                 logger.exception("no sample for the plots")
             await trio.sleep(INTERVAL_S)

@@ -602,7 +602,9 @@ class AppendQueue:
             while has_more == b"1":
                 _, _, has_more, _ = await self.context.partitions.call(self.partition, TRIM, b"")
         except KafkaError as error:
-            logger.debug("trimming %s: %s", self.partition.tp, error)
+            logger.debug(
+                "trimming %(partition)s: %(error)s", {"partition": self.partition.tp, "error": error}
+            )
         finally:
             self.partition.is_being_trimmed = False
 

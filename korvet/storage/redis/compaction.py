@@ -435,7 +435,7 @@ class Compactor:
         try:
             await self._end(run)
         except KafkaError as error:
-            logger.debug("compaction: %s", error.message)
+            logger.debug("compaction: %(error)s", {"error": error.message})
 
     async def _end(self, run: Run) -> None:
         await self._call(run, COMPACT_END)

@@ -121,7 +121,7 @@ class Confirmations:
                 [confirm_call(partition, end) for partition, end in ends.items()], repeatable=True
             )
         except KafkaError as error:
-            logger.debug("cannot store confirmed ends: %s", error)
+            logger.debug("cannot store confirmed ends: %(error)s", {"error": error})
             return
         for (partition, end), reply in zip(ends.items(), replies, strict=True):
             # A full Redis cannot store it. Consumers have to read on, since that can make room.
@@ -283,11 +283,13 @@ class Confirmations:
                 server.confirming.ended(connection)
         except NotEnoughReplicas as error:
             if self._may_wait:
-                logger.warning("%s; consumers also read records that no replica has confirmed", error)
+                logger.warning(
+                    "%(error)s; consumers also read records that no replica has confirmed", {"error": error}
+                )
             self._may_wait = False
             return False
         except (KafkaError, RedisUnavailable) as error:
-            logger.debug("cannot confirm records: %s", error)
+            logger.debug("cannot confirm records: %(error)s", {"error": error})
             return False
         return is_covered and run_id == server.connection.run_id
 

@@ -90,7 +90,8 @@ class LeaderEpochs:
                 RAISE_EPOCH, [self.keyspace.epochs], [self.newest], self._announcement(), can_do_without=True
             )
         except KafkaError as error:
-            logger.debug("the leader epoch %d is not stored: %s", self.newest, error)
+            fields = {"epoch": self.newest, "error": error}
+            logger.debug("the leader epoch %(epoch)d is not stored: %(error)s", fields)
 
     def refresh_soon(self) -> None:
         """Read the newest leader epoch, which another broker has raised or may have raised."""
@@ -100,7 +101,7 @@ class LeaderEpochs:
         try:
             await self.refresh()
         except KafkaError as error:
-            logger.debug("the newest leader epoch cannot be read: %s", error)
+            logger.debug("the newest leader epoch cannot be read: %(error)s", {"error": error})
 
     async def refresh(self) -> None:
         """Read the newest leader epoch from Redis."""

@@ -132,7 +132,8 @@ class ServerMonitor:
                 finally:
                     await link.transport.aclose()
         except (OSError, trio.BrokenResourceError, RedisError, LinkEnded) as error:
-            logger.debug("cannot check the server at %s: %s", self.address.description, explain(error))
+            fields = {"redis": self.address.description, "error": explain(error)}
+            logger.debug("cannot check the server at %(redis)s: %(error)s", fields)
 
     async def _check(self, link: Link) -> None:
         role, stored, *infos = await link.ask(

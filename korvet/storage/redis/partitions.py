@@ -162,7 +162,8 @@ class Partitions:
             # Another broker has deleted the topic in the meantime, possibly before there was a state to delete yet.
             await self.drop_topic(created)
         except KafkaError as error:
-            logger.debug("partitions of %s are created at their first use: %s", created.topic.name, error)
+            fields = {"topic": created.topic.name, "error": error}
+            logger.debug("partitions of %(topic)s are created at their first use: %(error)s", fields)
 
     def _init_call(self, partition: Partition, forgotten_ms: bytes) -> ScriptCall:
         """Return the call that creates a partition's state."""

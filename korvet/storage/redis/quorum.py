@@ -179,5 +179,5 @@ def view_in(answer: Sequence[Reply]) -> SentinelView | None:
     try:
         return view_of(cast(Fields, as_map(master)), each, cast(list[int], vote)[2])
     except (KeyError, ValueError, IndexError) as error:
-        logger.debug("a Sentinel's answer lacks something: %r", error)
+        logger.debug("a Sentinel's answer lacks something: %(error)r", {"error": error})
         return None

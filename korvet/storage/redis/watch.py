@@ -287,7 +287,7 @@ class Watcher:
                         while self.is_needed():
                             await self.read_once()
                 except RedisUnavailable as error:
-                    logger.debug("cannot watch streams for now: %s", error)
+                    logger.debug("cannot watch streams for now: %(error)s", {"error": error})
                 except RedisError as error:
                     await self._connections.refused(error)
             nursery.cancel_scope.cancel()

@@ -225,7 +225,8 @@ class ClusterNodes:
                 else:
                     topology = await self._ask_address(node)
             except UNREACHABLE as error:
-                logger.debug("cannot read the slots from %s: %s", host_and_port(*node), explain(error))
+                fields = {"redis": host_and_port(*node), "error": explain(error)}
+                logger.debug("cannot read the slots from %(redis)s: %(error)s", fields)
                 continue
             if topology.ranges:
                 found.append(topology)

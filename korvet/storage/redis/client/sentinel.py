@@ -136,7 +136,8 @@ class SentinelWatch:
             try:
                 await self._follow(sentinel_at(address, host, port))
             except (*UNREACHABLE, trio.TooSlowError) as error:
-                logger.debug("cannot follow the Sentinel %s: %s", host_and_port(host, port), explain(error))
+                fields = {"sentinel": host_and_port(host, port), "error": explain(error)}
+                logger.debug("cannot follow the Sentinel %(sentinel)s: %(error)s", fields)
             await trio.sleep(SUBSCRIBE_AGAIN_S)
 
     async def _follow(self, sentinel: RedisAddress) -> None:

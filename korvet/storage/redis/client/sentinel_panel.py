@@ -41,7 +41,8 @@ class AskedSentinel:
                 address = await self.address.with_current_login()
                 link = await open_link_to(sentinel_at(address, self.host, self.port))
             except UNREACHABLE as error:
-                logger.debug("no connection to the Sentinel %s: %s", self.name, explain(error))
+                fields = {"sentinel": self.name, "error": explain(error)}
+                logger.debug("no connection to the Sentinel %(sentinel)s: %(error)s", fields)
             else:
                 self._link, self._lost = link, trio.Event()
                 self.tried.set()
@@ -67,7 +68,8 @@ class AskedSentinel:
                 with trio.move_on_after(SENTINEL_LIMIT_S):
                     replies = await link.ask(commands)
             except UNREACHABLE as error:
-                logger.debug("lost the Sentinel %s: %s", self.name, explain(error))
+                fields = {"sentinel": self.name, "error": explain(error)}
+                logger.debug("lost the Sentinel %(sentinel)s: %(error)s", fields)
             finally:
                 if (
                     replies is None
@@ -76,7 +78,8 @@ class AskedSentinel:
                     self._lost.set()
         for reply in replies or ():
             if isinstance(reply, Exception):
-                logger.debug("the Sentinel %s refuses a question: %s", self.name, reply)
+                fields = {"sentinel": self.name, "error": reply}
+                logger.debug("the Sentinel %(sentinel)s refuses a question: %(error)s", fields)
                 return None
         return replies
 
