@@ -78,7 +78,7 @@ class AskedSentinel:
                     self._lost.set()
         for reply in replies or ():
             if isinstance(reply, Exception):
-                fields = {"sentinel": self.name, "error": reply}
+                fields = {"sentinel": self.name, "error": str(reply)}
                 logger.debug("the Sentinel %(sentinel)s refuses a question: %(error)s", fields)
                 return None
         return replies
