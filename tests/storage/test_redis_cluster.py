@@ -15,7 +15,7 @@ from korvet.config import Config
 from korvet.doctor.findings import Finding, Verdict
 from korvet.doctor.redis import redis_findings
 from korvet.protocol.errors import ErrorCode, KafkaError
-from korvet.storage.interface import Storage, StorageUsageError, TopicPartition
+from korvet.storage.interface import Storage, StorageUsageError, Topic, TopicPartition
 from korvet.storage.redis import cluster_watch
 from korvet.storage.redis.client.cluster import Cluster
 from korvet.storage.redis_streams import open_redis_storage
@@ -130,6 +130,32 @@ async def appending(storage: Storage) -> AsyncIterator[Appending]:
         nursery.start_soon(appending.run)
         yield appending
         appending.is_stopped = True
+
+
+@pytest.mark.xdist_group("redis-cluster")
+async def test_broker_that_starts_while_a_slot_has_no_primary_waits(
+    cluster: RedisCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    slot, owner = key_slot(STREAM), cluster.primary_of(STREAM)
+    for server in cluster.servers:
+        cluster.call(server, "CLUSTER", "DELSLOTS", slot)
+    created: list[Topic] = []
+
+    async def start() -> None:
+        async with open_redis_storage(cluster.url) as storage:
+            created.append(await storage.create_topic("orders", 1, {}))
+            await append(storage, TP, numbered(1))
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(start)
+            while "cannot serve; waiting: CLUSTERDOWN" not in caplog.text:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            assert [] == created
+            cluster.call(owner, "CLUSTER", "ADDSLOTS", slot)
+
+    assert ["orders"] == [topic.name for topic in created]
+    assert 1 == caplog.text.count("cannot serve; waiting")
 
 
 @pytest.mark.xdist_group("redis-cluster")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import cast
 
+import trio
 from attrs import frozen
 
 from korvet.concurrency.background import background_nursery
@@ -14,15 +16,25 @@ from korvet.storage.interface import StorageUsageError
 from korvet.storage.redis.client.address import RedisAddress
 from korvet.storage.redis.client.caller import RedisCaller, SingleServer
 from korvet.storage.redis.client.cluster import Cluster
-from korvet.storage.redis.client.connection import NotConnected, RedisConnection, Script, open_connection
+from korvet.storage.redis.client.connection import (
+    NotConnected,
+    RedisConnection,
+    RedisUnavailable,
+    Script,
+    open_connection,
+)
 from korvet.storage.redis.client.errors import NoPermissionError, RedisError
 from korvet.storage.redis.client.nodes import open_nodes
-from korvet.storage.redis.client.replies import as_map
+from korvet.storage.redis.client.replies import as_map, is_redirection
 from korvet.storage.redis.client.server import ServerConnections, connections_beside
 from korvet.storage.redis.keys import FORMAT, Keyspace
 from korvet.storage.redis.watch import last_entry, new_entries
 
+logger = logging.getLogger(__name__)
+
 OLDEST_REDIS = (6, 2)
+# Time between attempts to open a Redis Cluster that is down.
+AGAIN_S = 0.5
 
 UNKNOWN_DURABILITY = "what Redis keeps on disk is its own setting, which this user may not see"
 NO_DURABILITY = "Redis keeps nothing on disk: its end is the end of all data"
@@ -81,8 +93,28 @@ async def prepare(
 ) -> Server:
     """Check the servers and their keyspace, and load the scripts.
 
-    Raise StorageUsageError if a server is unsuitable; with `fsync`, also one without WAITAOF.
+    Wait while a Redis Cluster is down, as a running broker does. Raise StorageUsageError if a server is unsuitable;
+    with `fsync`, also one without WAITAOF.
     """
+    has_logged = False
+    while True:
+        try:
+            return await prepare_all(caller, keyspace, scripts, fsync=fsync)
+        except StorageUsageError as error:
+            cause = error.__cause__
+            if not isinstance(cause, RedisUnavailable) and (cause is None or not is_redirection(cause)):
+                raise
+            if not has_logged:
+                fields = {"redis": caller.address.description, "error": cause}
+                logger.warning("Redis at %(redis)s cannot serve; waiting: %(error)s", fields)
+                has_logged = True
+        await trio.sleep(AGAIN_S)
+
+
+async def prepare_all(
+    caller: RedisCaller, keyspace: Keyspace, scripts: Sequence[Script], *, fsync: bool
+) -> Server:
+    """Do one attempt of `prepare`."""
     found: dict[ServerConnections, Server] = {}
     with refused(caller.address):
         while unprepared := [each for each in caller.servers() if each not in found]:
