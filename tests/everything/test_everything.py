@@ -16,6 +16,8 @@ from tests.clients.interface import CODECS
 from tests.clients.secured import PASSWORD
 from tests.everything.brokers import CASES, BrokerWithEverything, Case, everything
 from tests.everything.consumers import keys_by_aiokafka, keys_by_kcat
+from tests.lake.replay import rows_of
+from tests.pipeline.archiving import archived
 
 pytestmark = [pytest.mark.clients, pytest.mark.servers, pytest.mark.slow]
 
@@ -132,6 +134,10 @@ def test_everything_works_together(broker: BrokerWithEverything, authority: Auth
     keys = Counter({f"{codec}/{size}".encode(): count for (codec, size), count in produced.items()})
     assert keys == keys_by_aiokafka(broker, authority, "orders", produced.total())
     assert keys == keys_by_kcat(broker, "orders", 3)
+
+    if is_embedded:
+        archived(broker.bootstrap_servers, "orders", broker.lake)
+        assert keys == Counter(row.key for row in rows_of(broker.lake / "orders"))
 
     produce_keys(broker)
     until(lambda: broker.metric("korvet_compaction_removed_bytes_total") > 0)
