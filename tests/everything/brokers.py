@@ -52,6 +52,7 @@ class BrokerWithEverything(KorvetProcess):
     metrics_port: int = 0
     page_port: int = 0
     ca: Path = field(factory=Path)
+    lake: Path = field(factory=Path)
     receiver: Receiver = field(factory=lambda: Receiver(0))
 
     def start(self) -> None:
@@ -121,7 +122,15 @@ def everything(case: Case, authority: Authority) -> Iterator[BrokerWithEverythin
         traces = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{receiver.port}"}
         if case.storage == "embedded:":
             add_alice(storage)
-        broker = BrokerWithEverything(storage, settings, options, traces, ca=authority.ca, receiver=receiver)
+        broker = BrokerWithEverything(
+            storage,
+            settings,
+            options,
+            traces,
+            ca=authority.ca,
+            lake=Path(folder) / "lake",
+            receiver=receiver,
+        )
         with broker:
             if case.storage != "embedded:":
                 add_user(broker)

@@ -15,6 +15,9 @@ from tests.certificates import Authority
 from tests.clients.interface import CODECS
 from tests.clients.secured import PASSWORD
 from tests.everything.brokers import CASES, BrokerWithEverything, Case, everything
+from tests.everything.consumers import keys_by_aiokafka, keys_by_kcat
+from tests.lake.replay import rows_of
+from tests.pipeline.archiving import archived
 
 pytestmark = [pytest.mark.clients, pytest.mark.servers, pytest.mark.slow]
 
@@ -128,6 +131,13 @@ def test_everything_works_together(broker: BrokerWithEverything, authority: Auth
 
     assert produced == consume_in_a_group(broker, "orders", produced.total())
     assert produced == consume_with_kafka_python(broker, authority, "orders", produced.total())
+    keys = Counter({f"{codec}/{size}".encode(): count for (codec, size), count in produced.items()})
+    assert keys == keys_by_aiokafka(broker, authority, "orders", produced.total())
+    assert keys == keys_by_kcat(broker, "orders", 3)
+
+    if is_embedded:
+        archived(broker.bootstrap_servers, "orders", broker.lake)
+        assert keys == Counter(row.key for row in rows_of(broker.lake / "orders"))
 
     produce_keys(broker)
     until(lambda: broker.metric("korvet_compaction_removed_bytes_total") > 0)
@@ -136,7 +146,7 @@ def test_everything_works_together(broker: BrokerWithEverything, authority: Auth
     assert "everything" in broker.page("/groups")
     assert "zstd/1000000" in broker.page("/topics/orders/records")
     assert produced.total() == broker.metric("korvet_topic_received_records_total", topic="orders")
-    assert broker.metric("korvet_topic_sent_records_total", topic="orders") >= 2 * produced.total()
+    assert broker.metric("korvet_topic_sent_records_total", topic="orders") >= 4 * produced.total()
     assert 0 == broker.metric("korvet_group_lag_records", group="everything")
     assert 0 == broker.metric("korvet_connections_aborted_total", reason="internal")
     assert [] == [line for line in broker.log if "Traceback" in line or " ERROR " in line]
