@@ -51,6 +51,15 @@ def check(load: Load, report: Report) -> None:
     assert 0 == load.rebalances
 
 
+def test_start_line_names_the_other_brokers(new_server: StartServer, start_broker: StartBroker) -> None:
+    url = new_server().url
+    first, second = (start_broker(url, SETTINGS) for _ in range(2))
+
+    second.wait_for_log(
+        rf"korvet .*; broker 2 of a cluster with 1 \(PLAINTEXT://{first.bootstrap_servers}\)$"
+    )
+
+
 def test_rolling_restart_needs_no_rebalance(brokers: Brokers, load: Load, report: Report) -> None:
     with load.running():
         for broker in brokers.values():

@@ -12,9 +12,11 @@ from typing import cast
 import pytest
 import trio
 import trustme
+from attrs import evolve
 
 from korvet.storage.redis.client import errors as redis_errors
 from korvet.storage.redis.client import link as redis_link
+from korvet.storage.redis.client.address import parse_address
 from korvet.storage.redis.client.connection import (
     ConnectionLost,
     NotConnected,
@@ -407,6 +409,28 @@ async def test_connection_waits_for_a_server_that_is_not_running(
     assert warnings[0].startswith(f"cannot reach Redis at unix://{server.socket}: ")
     assert "secret" not in caplog.text
     assert f"connected to Redis at unix://{server.socket}" in caplog.text
+
+
+async def test_password_that_changes_is_read_for_the_next_connection(new_server: StartServer) -> None:
+    server = new_server()
+    passwords = ["old"]
+
+    def url() -> str:
+        return f"unix://app:{passwords[-1]}@{server.socket}"
+
+    with server.client() as admin:
+        admin.acl_setuser("app", enabled=True, passwords=["+old"], commands=["+@all"], keys=["*"])
+        address = evolve(parse_address(url()), reread=url)
+        async with open_connection(address) as redis:
+            first = await redis.execute(b"CLIENT", b"ID")
+            admin.acl_setuser("app", enabled=True, passwords=["+new"])
+            passwords.append("new")
+            admin.acl_setuser("app", enabled=True, passwords=["-old"])
+            admin.client_kill_filter(_id=str(first))
+            with trio.fail_after(20):
+                second = await redis.execute(b"CLIENT", b"ID", repeatable=True)
+
+    assert first != second
 
 
 async def test_connection_waits_for_a_loading_server() -> None:
