@@ -171,7 +171,7 @@ class Call:
     end: Known | None = None  # the log's end after the call, if `min.insync.replicas` is above 1
     may_have_happened: bool = False
     was_trimmed: bool = False
-    awaits_round: bool = False  # the next round confirms it, not a WAIT of its own
+    awaits_round: bool = False  # True if the next round confirms it, False if it sends WAIT itself
     asked: ServerConnections | None = None  # the server that takes the next attempt only behind ASKING
     server: ServerConnections | None = None
     connection: RedisConnection | None = None
