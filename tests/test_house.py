@@ -154,7 +154,7 @@ WITHOUT_PROMISES = {
     "limits.md: Memory for records",
     "operations.md: Fail over",
     "operations.md: Guides",
-    "processes.md: What a worker adds",
+    "processes.md: Gain and cost of a worker",
     "security.md: Not implemented yet",
 }
 NAMED_TEST = re.compile(r"tests/[\w/]+\.py(?:::(\w+))?")

@@ -14,8 +14,8 @@ from redis.crc import key_slot
 from korvet.config import Config
 from korvet.doctor.findings import Finding, Verdict
 from korvet.doctor.redis import redis_findings
-from korvet.protocol.errors import ErrorCode, KafkaError
-from korvet.storage.interface import Storage, StorageUsageError, Topic, TopicPartition
+from korvet.protocol.errors import ErrorCode, KafkaError, KafkaStorageError
+from korvet.storage.interface import AppendResult, Storage, StorageUsageError, Topic, TopicPartition
 from korvet.storage.redis import cluster_watch
 from korvet.storage.redis.client.cluster import Cluster
 from korvet.storage.redis_streams import open_redis_storage
@@ -156,6 +156,27 @@ async def test_broker_that_starts_while_a_slot_has_no_primary_waits(
 
     assert ["orders"] == [topic.name for topic in created]
     assert 1 == caplog.text.count("cannot serve; waiting")
+
+
+@pytest.mark.xdist_group("redis-cluster")
+async def test_full_primary_refuses_only_appends_to_its_own_partitions(cluster: RedisCluster) -> None:
+    tps = [TopicPartition("orders", number) for number in range(12)]
+    full = cluster.primary_of(STREAM)
+    on_it = {tp for tp in tps if cluster.primary_of(b"korvet:orders:%d" % tp.partition) is full}
+    async with open_redis_storage(cluster.url) as storage:
+        await storage.create_topic("orders", 12, {})
+        for tp in tps:
+            await append(storage, tp, numbered(1))
+        with full.client() as client:
+            client.config_set("maxmemory", "1")
+            try:
+                results = await storage.append({tp: batch(numbered(1)) for tp in tps})
+            finally:
+                client.config_set("maxmemory", "0")
+
+    assert on_it == {tp for tp, result in results.items() if isinstance(result, KafkaStorageError)}
+    assert len(tps) - len(on_it) == len([each for each in results.values() if isinstance(each, AppendResult)])
+    assert 0 < len(on_it) < len(tps)
 
 
 @pytest.mark.xdist_group("redis-cluster")
