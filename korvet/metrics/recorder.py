@@ -152,7 +152,8 @@ class Recorder(Counters):
             counts = self._last = self._counts_of(request.api, request.version)
         counts.requests += 1
         counts.request_bytes += request.frame_size
-        counts.response_bytes += size
+        # Without the length before the frame, as for requests; 0 bytes if no response was sent.
+        counts.response_bytes += size - 4 if size else 0
         if exchange.context.is_timed or sent_at - exchange.began >= SLOW_S:
             counts.phases.observe(exchange, sent_at)
         else:
