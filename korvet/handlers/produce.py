@@ -26,6 +26,7 @@ from attrs import frozen
 from korvet.broker.broker import Broker, Disconnect, PendingResponse, RequestContext, partition_of
 from korvet.broker.topics import INTERNAL_TOPICS, MAX_NAME_LENGTH, TopicRules
 from korvet.concurrency.time_slices import TimeSlices, map_in_slices, run_in_slices
+from korvet.protocol.compression import Codec
 from korvet.protocol.errors import (
     InvalidRecord,
     InvalidRequest,
@@ -55,7 +56,7 @@ from korvet.protocol.record_batch import (
     set_max_timestamp,
     validate_produced,
 )
-from korvet.protocol.steps import Steps
+from korvet.protocol.steps import RECORDS_A_STEP, Steps, at_once
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.failed_sequences import ProducerBatch
 from korvet.storage.interface import AppendResult, AppendResults, PendingAppend, Topic, TopicPartition
@@ -216,7 +217,10 @@ async def _checked(
     if rules.is_compacted:
         await run_in_slices(_check_keys(batch, TopicPartition(topic.name, partition.index)))
     elif rules.checks_records and not rules.limits_timestamps and not broker.log.checks_records(topic):
-        await run_in_slices(check_records(batch))
+        if batch.compression is Codec.NONE and batch.record_count <= RECORDS_A_STEP:
+            at_once(check_records(batch))
+        else:
+            await run_in_slices(check_records(batch))
     return batch
 
 

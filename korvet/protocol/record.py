@@ -30,11 +30,16 @@ RawRecord = tuple[int, int, bytes | None, bytes | None, Headers]
 OBJECT_BYTES = 128
 # Finding a record by its timestamp takes less time than decoding it.
 LOOKED_AT_A_STEP = 4 * RECORDS_A_STEP
-# `check` compares so many records at once, and fewer at first: offset deltas of one byte are those below 64.
-CHECKED_AT_ONCE = 256
+# `check` compares up to so many records at once, then fewer if these differ. Each number divides 2^13, so that offset
+# deltas of one comparison have equally many bytes. At first it compares the 64 deltas of one byte.
+PARTS_OF_ALIKE = (2048, 256)
 ONE_BYTE_DELTAS = 64
+# A comparison takes as long as following the lengths in so many records.
+FEW = 8
 # The first bytes of 64 offset deltas that have more than one byte.
 LOW_BYTES = bytes(range(128, 256, 2))
+# All bytes of a varint but the last one.
+HIGH_BYTES = bytes(range(128, 256))
 
 
 def decode(
@@ -157,8 +162,12 @@ def check(data: Packed, count: int) -> Steps[None]:
     position = zigzag_delta = 0
     try:
         while (done := zigzag_delta >> 1) < count:
-            at_once = min(CHECKED_AT_ONCE - done % CHECKED_AT_ONCE if done else ONE_BYTE_DELTAS, count - done)
-            size = _size_of_alike(data, position, done, at_once)
+            size = at_once = 0
+            for most in PARTS_OF_ALIKE:
+                at_once = min(most - done % most if done else ONE_BYTE_DELTAS, count - done)
+                size = _size_of_alike(data, position, done, at_once) if at_once > FEW else 0
+                if size:
+                    break
             if size:
                 position += size * at_once
                 zigzag_delta += 2 * at_once
@@ -254,7 +263,7 @@ def _size_of_alike(data: Packed, start: int, first: int, count: int) -> int:
         )
         and all(data[delta + at : end : size] == expected for at, expected in enumerate(deltas))
         and data[delta - 1 : end : size].isascii()  # the last byte of the timestamp
-        and all(min(data[at:end:size]) > 127 for at in range(attributes + 1, delta - 1))
+        and not any(data[at:end:size].translate(None, HIGH_BYTES) for at in range(attributes + 1, delta - 1))
     )
     return size if is_alike else 0
 
