@@ -22,7 +22,12 @@ from korvet.client.producer_ids import Producer, ProducerPool
 from korvet.client.producing import Production
 from korvet.client.security import PLAINTEXT, Security
 from korvet.protocol.compression import Codec
-from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition, UnsupportedVersion
+from korvet.protocol.errors import (
+    ClusterAuthorizationFailed,
+    KafkaError,
+    UnknownTopicOrPartition,
+    UnsupportedVersion,
+)
 from korvet.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -98,7 +103,9 @@ class Client:
     _cluster: Cluster
     _partitioners: dict[str, Partitioner] = field(factory=dict, init=False)
     _producers: ProducerPool = field(factory=ProducerPool, init=False)
-    _has_producer_ids: bool = field(default=True, init=False)  # False for brokers older than Kafka 0.11
+    _has_producer_ids: bool = field(
+        default=True, init=False
+    )  # False if the brokers have none, or refuse them
 
     # --- The cluster and its topics ---------------------------------------------------------------------
 
@@ -187,7 +194,8 @@ class Client:
 
         A call sends whole batches, so pass many records in one call. With `create_topic`, the broker may create the
         topic, if it is configured to. If this raises, some of the records may be stored nevertheless. With acks=-1 the
-        producer is idempotent, unless the brokers are older than Kafka 0.11.
+        producer is idempotent, unless the brokers are older than Kafka 0.11, or refuse it (before Kafka 2.8 it needed
+        an ACL for IDEMPOTENT_WRITE).
         """
         production = Production(self._cluster, topic, acks, codec)
         described = await production.describe(create_topic=create_topic)
@@ -212,7 +220,7 @@ class Client:
             if acks == -1 and self._has_producer_ids:
                 try:
                     producer = await stack.enter_async_context(self.producer())
-                except UnsupportedVersion:
+                except (UnsupportedVersion, ClusterAuthorizationFailed):
                     self._has_producer_ids = False
             yield producer
 

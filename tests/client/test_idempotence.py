@@ -45,6 +45,18 @@ async def test_calls_share_a_producer_id_unless_they_are_concurrent() -> None:
     assert 3 == requests.hits
 
 
+async def test_brokers_that_refuse_producer_ids_get_records_without_one() -> None:
+    async with serving() as broker, open_client(broker.bootstrap_servers) as client:
+        await client.create_topic("t", partitions=1)
+        refused = broker.faults.add(Error("CLUSTER_AUTHORIZATION_FAILED", api="InitProducerId"))
+        for n in range(2):
+            await client.produce("t", [Record(b"%d" % n)])
+        values = [record.value for record in await broker.records("t")]
+
+    assert [b"0", b"1"] == values
+    assert 1 == refused.hits
+
+
 @pytest.mark.slow
 async def test_broker_that_was_restarted_without_its_data_accepts_a_running_client() -> None:
     with KorvetProcess() as broker:

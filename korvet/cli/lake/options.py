@@ -93,9 +93,10 @@ def configured(context: click.Context, _parameter: click.Parameter, path: str | 
             raise click.BadParameter(f"{path} is not valid TOML: {error}.") from None
     known: dict[str, str] = {}
     for parameter in context.command.params:
-        for option in parameter.opts:
-            if parameter.name and option.startswith("--") and option != "--config":
-                known[option.removeprefix("--")] = parameter.name
+        # A second long name is for the command line only.
+        option = next((each for each in parameter.opts if each.startswith("--")), None)
+        if parameter.name and option is not None and option != "--config":
+            known[option.removeprefix("--")] = parameter.name
     chosen: dict[str, Any] = {}
     for name, value in values.items():
         if name not in known:
