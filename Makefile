@@ -81,7 +81,7 @@ in_newest = usual=$$(.ci/find-python) && newest=$$(.ci/find-python --newest) && 
 	if [ $(call version_of,$$usual) = $(call version_of,$$newest) ]; then \
 	    echo "$$newest is the newest Python of this machine, and the one in .venv."; \
 	else \
-	    $(MAKE) --no-print-directory $(1) python=.venv/newest/bin/python without='$(patsubst %,--ignore=tests/%,pipeline lake tiered cli web top metrics conformance bench test_packaging.py test_skips.py)' \
+	    $(MAKE) --no-print-directory $(1) python=.venv/newest/bin/python without='$(patsubst %,--ignore=tests/%,pipeline lake tiered cli web top metrics everything conformance bench test_packaging.py test_skips.py)' \
 	        developed=.venv/newest/.set-up-to-develop PYTHON="$$newest"; \
 	fi
 
