@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+import psutil
 from attrs import define, field
 
 START_LIMIT_S = 60.0
@@ -36,8 +37,10 @@ class KorvetProcess:
     runner: Sequence[str] = ()  # the program that executes the command, such as nohup
     host: str = "127.0.0.1"
     port: int = 0
+    start_limit_s: float = START_LIMIT_S
     process: subprocess.Popen[str] | None = None
     log: list[str] = field(factory=list, repr=False)
+    earlier_log: list[str] = field(factory=list, repr=False)  # of the processes before this one
     _changed: threading.Condition = field(factory=threading.Condition, repr=False)
 
     @property
@@ -49,9 +52,16 @@ class KorvetProcess:
     def pid(self) -> int:
         return self._running().pid
 
+    @property
+    def workers(self) -> list[int]:
+        """The ids of the processes that serve now, of a broker with several, in any order."""
+        (forker,) = [each for each in psutil.Process(self.pid).children() if each.name() == "korvet forker"]
+        return [each.pid for each in forker.children()]
+
     def start(self) -> None:
         """Start the process, and return once it has printed its address."""
         with self._changed:
+            self.earlier_log += self.log
             self.log.clear()
         self.process = subprocess.Popen(
             self._command(),
@@ -63,7 +73,7 @@ class KorvetProcess:
             env={**os.environ, "PYTHONUNBUFFERED": "1", **self.environment},
         )
         threading.Thread(target=self._collect_log, args=(self.process,), daemon=True).start()
-        self.port = int(self.wait_for_log(ADDRESS)[1])
+        self.port = int(self.wait_for_log(ADDRESS, limit_s=self.start_limit_s)[1])
 
     def wait_for_log(
         self, pattern: str | re.Pattern[str], *, limit_s: float = START_LIMIT_S, after: int = 0

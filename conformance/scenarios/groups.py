@@ -84,6 +84,8 @@ def static_members(talk: Talk, version: int) -> None:
     talk.ask(sync(group, again.member_id, again.generation_id, instance="one"), label="syncs again")
     fenced = heartbeat(group, first.member_id, first.generation_id, instance="one")
     talk.ask(fenced, label="the former one's heartbeat")
+    nameless = heartbeat(group, "", again.generation_id, instance="one")
+    talk.ask(nameless, label="a heartbeat without a member id")
     talk.ask(join(group, first.member_id, instance="one"), version, "the former one joins")
     talk.ask(join(group, again.member_id, instance="two"), version, "an instance that it is not")
     talk.ask(join(group, again.member_id, instance="one"), version, "the present one joins")

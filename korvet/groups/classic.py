@@ -562,7 +562,13 @@ class ClassicGroup:
     # --- Members ----------------------------------------------------------------------------------------
 
     def _find(self, member_id: str, group_instance_id: str | None) -> Member:
-        """Return the member. Raises UnknownMemberId, or FencedInstanceId if its instance has another member id."""
+        """Return the member. Raises UnknownMemberId, or FencedInstanceId if its instance has another member id.
+
+        A request without a member id does not come from another client of the instance: librdkafka forgets its id
+        after a session without an answer, and goes on to send heartbeats. FencedInstanceId would end it for good.
+        """
+        if member_id == NEW_MEMBER:
+            raise UnknownMemberId
         if group_instance_id is not None and self._static.get(group_instance_id, member_id) != member_id:
             present_id = self._static[group_instance_id]
             self._log(

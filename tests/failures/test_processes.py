@@ -66,23 +66,6 @@ def broker() -> Iterator[KorvetProcess]:
     server.remove()
 
 
-def workers(broker: KorvetProcess) -> list[int]:
-    """Return the ids of the processes that serve now, in any order."""
-    (forker,) = [pid for pid in children(broker.pid) if name_of(pid) == "korvet forker"]
-    return children(forker)
-
-
-def children(pid: int) -> list[int]:
-    """Return the ids of a process's children."""
-    found = [each.read_text().split() for each in Path(f"/proc/{pid}/task").glob("*/children")]
-    return [int(pid) for pids in found for pid in pids]
-
-
-def name_of(pid: int) -> str:
-    """Return the name of a process."""
-    return Path(f"/proc/{pid}/comm").read_text().strip()
-
-
 def is_running(pid: int) -> bool:
     """Return True if a process has memory, which a zombie has not."""
     try:
@@ -101,7 +84,7 @@ def served_by(broker: KorvetProcess, wire: Wire) -> int:
     """Return the process that serves a connection."""
     ask(wire)
     peer = wire.socket.getsockname()[1]
-    (pid,) = [pid for pid in workers(broker) if peer in clients_of(pid, broker.port)]
+    (pid,) = [pid for pid in broker.workers if peer in clients_of(pid, broker.port)]
     return pid
 
 
@@ -130,7 +113,7 @@ def connections(broker: KorvetProcess) -> Iterator[dict[int, list[Wire]]]:
     """Open connections, and yield them by the process that serves them; each process has at least one."""
     with ExitStack() as stack:
         wires = [stack.enter_context(Wire(broker.port)) for _ in range(CONNECTIONS)]
-        found: dict[int, list[Wire]] = {pid: [] for pid in workers(broker)}
+        found: dict[int, list[Wire]] = {pid: [] for pid in broker.workers}
         for wire in wires:
             found[served_by(broker, wire)].append(wire)
         assert all(found.values()), found
@@ -346,7 +329,7 @@ def test_group_members_at_several_processes_share_its_partitions(
     try:
         for party in parties.values():
             party.until_shared(2, 2, 2)
-        spread = [len(clients_of(pid, broker.port)) for pid in workers(broker)]
+        spread = [len(clients_of(pid, broker.port)) for pid in broker.workers]
         report(f"connections of 9 members and an administrator: {spread}")
         assert all(spread)
 
@@ -411,7 +394,7 @@ def test_records_are_stored_once_when_processes_are_killed_in_turn(
     with Ledgers.of(broker.bootstrap_servers, topic, idempotent=True, count=2) as ledgers:
         for _ in range(2):
             ledgers.wait_for_more(300)
-            victim = max(workers(broker), key=lambda pid: len(clients_of(pid, broker.port)))
+            victim = max(broker.workers, key=lambda pid: len(clients_of(pid, broker.port)))
             os.kill(victim, signal.SIGSTOP)
             unanswered.append(ledgers.unanswered_requests())
             os.kill(victim, signal.SIGKILL)
@@ -437,7 +420,7 @@ def test_terminated_process_is_replaced_and_sigterm_ends_all_processes(
         assert fetched(waiting.receive()) == b""
         ask(other)
         replaced(broker, pid)
-    running = workers(broker)
+    running = broker.workers
     with connections(broker) as found:
         parked = [wire for wires in found.values() for wire in wires]
         for wire in parked:
@@ -458,7 +441,7 @@ def test_killed_parent_ends_all_processes_and_frees_its_port(
 ) -> None:
     broker = start_broker(f"embedded:{embedded_folder}", settings(2))
     create_topic(broker.port, topic)
-    running = workers(broker)
+    running = broker.workers
     with connections(broker) as found:
         wires = [wires[0] for wires in found.values()]
         wires[0].send(frame_of(produce_request(topic, BATCH)))

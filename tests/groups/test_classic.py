@@ -413,6 +413,14 @@ def test_fenced_static_member_is_logged_with_both_ids(caplog: pytest.LogCaptureF
     assert line.endswith(f"fenced static member 'b' with id '{old}'; its id is '{talk.ids['b']}' now")
 
 
+def test_static_member_that_forgot_its_id_joins_again() -> None:
+    """librdkafka sends heartbeats and commits without a member id after a session without an answer."""
+    talk = settled("a", "b", static=True)
+
+    assert "UNKNOWN_MEMBER_ID" == talk.commit(None, member_id="", instance="b")
+    assert "UNKNOWN_MEMBER_ID" == talk.heartbeat("", instance="b")
+
+
 def test_restarted_static_member_gets_its_assignment_without_a_rebalance() -> None:
     talk = settled("a", "b", static=True)
     old = talk.ids["b"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Self
 
 from attrs import define, field
@@ -25,6 +26,7 @@ from tests.history.history import (
 )
 
 GROUP = "readers"
+STATIC_GROUP = "static-readers"
 BETWEEN_SENDS_S = 0.004
 MESSAGE_TIMEOUT_MS = 120_000
 SESSION_MS = 6000
@@ -36,12 +38,17 @@ REFUSED = {KafkaError.INVALID_RECORD, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.
 
 @define(eq=False)
 class Load:
-    """Producers, members of one group, and a reader without a group. A context manager, which ends the threads."""
+    """Producers, members of two groups, and a reader without a group. A context manager, which ends the threads.
+
+    The plain producers are not idempotent and send nothing twice. The static members have a group of their own.
+    """
 
     servers: str
     partitions: Sequence[Partition]
     producers: int = 2
+    plain_producers: int = 1
     members: int = 2
+    static_members: int = 2
     events: list[Event] = field(factory=list)
     faults: list[str] = field(factory=list)  # errors that no client may get
     settings: dict[str, Any] = field(factory=dict)  # of all clients
@@ -51,15 +58,21 @@ class Load:
     _reading: list[threading.Thread] = field(factory=list)
 
     @property
-    def readers(self) -> list[str]:
-        """The names of the members of the group."""
-        return [f"member-{number}" for number in range(self.members)]
+    def readers(self) -> dict[str, list[str]]:
+        """The names of the members of each group."""
+        return {
+            GROUP: [f"member-{number}" for number in range(self.members)],
+            STATIC_GROUP: [f"static-{number}" for number in range(self.static_members)],
+        }
 
     def __enter__(self) -> Self:
         for number in range(self.producers):
-            self._producing.append(self._start(self._produce, f"producer-{number}"))
-        for name in self.readers:
-            self._reading.append(self._start(self._be_member, name))
+            self._producing.append(self._start(self._produce_idempotently, f"producer-{number}"))
+        for number in range(self.plain_producers):
+            self._producing.append(self._start(self._produce_once, f"plain-{number}"))
+        for group, names in self.readers.items():
+            for name in names:
+                self._reading.append(self._start(partial(self._be_member, group), name))
         self._reading.append(self._start(self._read_all, "reader"))
         return self
 
@@ -89,17 +102,16 @@ class Load:
         thread.start()
         return thread
 
-    def _produce(self, name: str) -> None:
-        producer = Producer(
-            {
-                **self._common(name),
-                "enable.idempotence": True,
-                "acks": "all",
-                "linger.ms": 2,
-                "message.timeout.ms": MESSAGE_TIMEOUT_MS,
-                "retry.backoff.ms": 50,
-            }
-        )
+    def _produce_idempotently(self, name: str) -> None:
+        self._produce(name, {"enable.idempotence": True, "acks": "all", "retry.backoff.ms": 50})
+
+    def _produce_once(self, name: str) -> None:
+        """Produce without a retry, one request after the other: a value is stored at most once, in order."""
+        self._produce(name, {"retries": 0, "acks": "all", "max.in.flight": 1, "socket.timeout.ms": 60_000})
+
+    def _produce(self, name: str, settings: dict[str, Any]) -> None:
+        common = {**self._common(name), "linger.ms": 2, "message.timeout.ms": MESSAGE_TIMEOUT_MS}
+        producer = Producer({**common, **settings})
         number = 0
         while not self._stops_producing.is_set():
             tp, value = self.partitions[number % len(self.partitions)], Value(name, number)
@@ -119,22 +131,25 @@ class Load:
 
         return answered
 
-    def _be_member(self, name: str) -> None:
+    def _be_member(self, group: str, name: str) -> None:
         def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
-            consumer.assign(self._positions(consumer, name, partitions))
+            consumer.assign(self._positions(consumer, group, name, partitions))
 
-        consumer = self._consumer(name, GROUP, {"session.timeout.ms": SESSION_MS})
+        settings: dict[str, Any] = {"session.timeout.ms": SESSION_MS}
+        if group == STATIC_GROUP:
+            settings["group.instance.id"] = name
+        consumer = self._consumer(name, group, settings)
         consumer.subscribe(sorted({topic for topic, _ in self.partitions}), on_assign=assigned)
         try:
             while not self._stops.is_set():
                 messages = self._consume(consumer, name)
                 if messages:
-                    self._commit(consumer, messages)
+                    self._commit(consumer, group, messages)
         finally:
             consumer.close()
 
     def _positions(
-        self, consumer: Consumer, name: str, partitions: list[TopicPartition]
+        self, consumer: Consumer, group: str, name: str, partitions: list[TopicPartition]
     ) -> list[TopicPartition]:
         """Return the partitions with the offsets that the group has committed, or 0."""
         while not self._stops.is_set():
@@ -147,11 +162,11 @@ class Load:
                 continue
             for each in answers:
                 each.offset = max(each.offset, 0)
-                self.events.append(Positioned(name, (each.topic, each.partition), each.offset, GROUP))
+                self.events.append(Positioned(name, (each.topic, each.partition), each.offset, group))
             return answers
         return []
 
-    def _commit(self, consumer: Consumer, messages: Sequence[Message]) -> None:
+    def _commit(self, consumer: Consumer, group: str, messages: Sequence[Message]) -> None:
         last = {(each.topic(), each.partition()): (each.offset() or 0) + 1 for each in messages}
         wanted = [TopicPartition(topic, partition, offset) for (topic, partition), offset in last.items()]
         try:
@@ -160,7 +175,7 @@ class Load:
             return  # the group has another generation, or the coordinator is away: it will be read again
         for each in committed or ():
             if each.error is None:
-                self.events.append(Committed(GROUP, (each.topic, each.partition), each.offset))
+                self.events.append(Committed(group, (each.topic, each.partition), each.offset))
 
     def _read_all(self, name: str) -> None:
         consumer = self._consumer(name, "unused")

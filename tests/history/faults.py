@@ -69,6 +69,35 @@ class PauseBroker(Fault):
 
 
 @frozen
+class KillWorker(Fault):
+    """A process of a broker that has several is killed; the broker replaces it."""
+
+    broker: KorvetProcess
+    random: Random = field(factory=Random)
+
+    def begin(self) -> None:
+        os.kill(self.random.choice(self.broker.workers), signal.SIGKILL)
+
+    def end(self) -> None: ...
+
+
+@define
+class PauseWorker(Fault):
+    """A process of a broker that has several is stopped with SIGSTOP until the end."""
+
+    broker: KorvetProcess
+    random: Random = field(factory=Random)
+    paused: int = 0
+
+    def begin(self) -> None:
+        self.paused = self.random.choice(self.broker.workers)
+        os.kill(self.paused, signal.SIGSTOP)
+
+    def end(self) -> None:
+        os.kill(self.paused, signal.SIGCONT)
+
+
+@frozen
 class KillServer(Fault):
     """A Redis server whose writes are on disk is killed, and started again at the end."""
 
