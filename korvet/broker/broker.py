@@ -30,6 +30,7 @@ from korvet.broker.storage_defaults import storage_defaults
 from korvet.broker.topics import NewTopic, PlannedTopic, TopicRules, plan, rules_of
 from korvet.cluster.membership import Membership
 from korvet.cluster.registration import FIRST_ID, Registration
+from korvet.concurrency.decoded_budget import DecodedShare
 from korvet.config import ASSIGNED, Config, ConfigError
 from korvet.config.dynamic import with_dynamic
 from korvet.groups.coordinator import GroupCoordinator
@@ -119,6 +120,7 @@ class RequestContext:
     api_name: str = ""
     request_bytes: int = 0
     answer_bytes: int = 0  # bytes of the answer budget that the response's records hold until it is sent
+    objects: DecodedShare | None = None  # memory for a large request's objects, until it waits or is answered
     parked: trio.CancelScope | None = None
     is_timed: bool = False  # the handler reports the times of its phases
     stored_s: float = 0.0  # seconds for which the handler has waited for an append, if `is_timed`
@@ -465,6 +467,8 @@ class Broker:
         """
         with trio.move_on_after(0 if self._draining else wait_s) as scope:
             context.parked, context.has_parked = scope, True
+            if context.objects is not None:
+                context.objects.end()
             self._parked.add(scope)
             try:
                 yield

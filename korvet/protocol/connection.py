@@ -146,7 +146,7 @@ class Api:
         return spoken
 
 
-@frozen
+@define
 class Request:
     """A decoded request. `records` in its body are writable views of its frame."""
 
@@ -160,6 +160,15 @@ class Request:
     refusal: Any = None  # the response if the version is not served; then `body` is None
     is_bare: bool = False  # a message of a SASL mechanism, which had no header
     left_over: int = 0  # bytes behind the body, which are ignored, as in Kafka
+
+
+@frozen
+class LargeRequest:
+    """A request of more than 64 kB that has arrived and is not decoded yet. A bare message has any `api_key`."""
+
+    api_key: int
+    frame_size: int
+    decode: Steps[Request]  # raises ProtocolError
 
 
 @define
@@ -223,10 +232,10 @@ class Connection:
     def next_request(self) -> Request | Literal[NeedData.NEED_DATA]:
         """Return the next complete request, or NEED_DATA. Raises ProtocolError, and then at every later call."""
         request = self.begin_request()
-        return request if isinstance(request, Request | NeedData) else at_once(request)
+        return at_once(request.decode) if isinstance(request, LargeRequest) else request
 
-    def begin_request(self) -> Request | Steps[Request] | Literal[NeedData.NEED_DATA]:
-        """Do the same, but return the steps of decoding a large request instead of the request."""
+    def begin_request(self) -> Request | LargeRequest | Literal[NeedData.NEED_DATA]:
+        """Do the same, but do not decode a large request yet."""
         if self._failed:
             raise ProtocolError("nothing can be read behind bytes that broke the protocol")
         try:
@@ -234,7 +243,8 @@ class Connection:
             if frame is None:
                 return NEED_DATA
             if len(frame) > LARGE_FRAME:
-                return self._parse_in_steps(memoryview(frame))
+                api_key = int.from_bytes(frame[:2], "big")
+                return LargeRequest(api_key, len(frame), self._parse_in_steps(memoryview(frame)))
             return self._parse(memoryview(frame))
         except ProtocolError:
             self._failed = True

@@ -13,6 +13,7 @@ import struct
 from pathlib import Path
 
 import pytest
+import trio
 from joserfc import jwt
 from joserfc.jwk import KeySet, RSAKey
 
@@ -71,6 +72,30 @@ async def test_cve_2026_111108_million_elements_do_not_delay_others_for_long() -
     assert len(answer) > 10_000_000
     assert waits.count > 20
     assert took < 294_000_000
+
+
+@pytest.mark.slow
+async def test_cve_2026_111108_large_requests_of_many_clients_take_memory_in_turn() -> None:
+    """Four Metadata of 1,000,000 names took 1,050 MB."""
+    names = b"".join(struct.pack(">h7s", 7, b"%07d" % number) for number in range(200_000))
+    request = struct.pack(">hhihi", 3, 4, 1, -1, 200_000) + names + b"\0"
+    answers = []
+
+    async def ask_for_names(broker: KorvetProcess) -> None:
+        async with client_of(broker) as client:
+            await client.send(frame(request))
+            answers.append(len(await client.receive()))
+
+    with KorvetProcess() as broker:
+        reset_highest(broker.pid)
+        before = highest_bytes(broker.pid)
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(ask_for_names, broker)
+        took = highest_bytes(broker.pid) - before
+
+    assert [answers[0]] * 5 == answers
+    assert took < 180_000_000
 
 
 async def test_cve_2026_111073_push_telemetry_is_not_served() -> None:
