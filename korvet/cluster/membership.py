@@ -42,6 +42,7 @@ class Membership:
     changed: trio.Event = field(factory=trio.Event, repr=False)  # set, and replaced, at the next change
     replaced_by: Registration | None = None  # another broker that has taken over this one's node id
     ended: trio.Event = field(factory=trio.Event, repr=False)  # set with `replaced_by`
+    is_leaving: bool = False
     _session_ends_s: float = math.inf  # Trio time
     _seeds: dict[int, int] = field(init=False, repr=False)
     _leaders: dict[str, Leaders] = field(init=False, factory=dict, repr=False)  # by listener
@@ -86,6 +87,15 @@ class Membership:
         """Return the leader of a partition among the brokers with a listener of that name; NO_NODE without one."""
         return self.leaders_on(listener).of(tp.topic, tp.partition)
 
+    @property
+    def leads(self) -> bool:
+        """False if other brokers lead all partitions now, or may do so: this one leaves, or its session has ended.
+
+        A client that no longer finds this broker in Metadata sends its unanswered records to another broker. So this
+        one must not append them as well.
+        """
+        return not self.is_leaving and (len(self.living) == 1 or self.is_in_session)
+
     # --- Groups -----------------------------------------------------------------------------------------
 
     def coordinator(self, group_id: str) -> Registration:
@@ -122,6 +132,10 @@ class Membership:
                 f"the broker at {other.address}, started {other.started}, has taken over node.id {other.node_id};"
                 " brokers need different node ids and advertised.listeners"
             )
+
+    def begin_to_leave(self) -> None:
+        """Stop leading partitions if there are other brokers. They follow once they know, by `leave`."""
+        self.is_leaving = bool(self.others)
 
     async def leave(self) -> None:
         """Deregister this broker, so that the others take over immediately."""

@@ -13,6 +13,8 @@ If a topic limits timestamps (`message.timestamp.*.max.ms`), the broker decodes 
 INVALID_TIMESTAMP. If a topic is compacted, the broker decodes them to validate the keys: a record without a key is
 INVALID_RECORD. A batch with more records than `batch.max.records` is MESSAGE_TOO_LARGE; clients then split it.
 
+A broker that leaves the cluster, or may have been declared dead, answers NOT_LEADER_OR_FOLLOWER.
+
 Declined: transactions (TRANSACTIONAL_ID_AUTHORIZATION_FAILED), and Kafka's internal topics.
 """
 
@@ -35,6 +37,7 @@ from korvet.protocol.errors import (
     InvalidTopicException,
     KafkaError,
     MessageTooLarge,
+    NotLeaderOrFollower,
     TransactionalIdAuthorizationFailed,
     detached,
 )
@@ -192,6 +195,8 @@ async def _topic(broker: Broker, request: ProduceRequest, context: RequestContex
     topic = await broker.find_topic(name)
     if request.acks not in (-1, 0, 1):
         raise InvalidRequiredAcks(f"acks is {request.acks}; accepted are -1, 0 and 1")
+    if not broker.membership.leads:
+        raise NotLeaderOrFollower("this broker leaves the cluster, or may have been declared dead")
     return topic
 
 

@@ -86,6 +86,8 @@ COLLECT_AFTER = (20_000, 20, 50)
 # Limit of connections that are closed after a delay. Further ones are closed immediately.
 MOST_REFUSED = 1000
 SWEEP_INTERVAL_S = 1.0
+# Limit of the time for which a broker that leaves waits for its appends.
+APPENDS_LIMIT_S = 1.0
 RESOLVE_LIMIT_S = 5.0
 # The events of poll(2) that report a closed peer. Only Linux has POLLRDHUP, which is set even if bytes are unread.
 PEER_GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
@@ -202,11 +204,23 @@ class Server:
                 task_status.started(self)
                 await self._stopping.wait()
                 if self._leaves:
-                    await self.broker.membership.leave()
+                    await self._leave(shared)
                 accepting.cancel_scope.cancel()
         finally:
             for bound in self.listeners:
                 bound.close()
+
+    async def _leave(self, shared: Shared) -> None:
+        """Leave the cluster once the appends in flight are answered, or after a time limit.
+
+        Clients that find this broker no longer in Metadata send what is unanswered to another one.
+        """
+        membership = self.broker.membership
+        membership.begin_to_leave()
+        if membership.is_leaving:
+            with trio.move_on_after(APPENDS_LIMIT_S):
+                await shared.no_produces()
+        await membership.leave()
 
     async def _stop_if_replaced(self) -> None:
         """Drain if another broker takes over this one's node id."""

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from korvet.broker.broker import Broker, Disconnect
 from korvet.broker.counters import Counters
@@ -30,6 +32,7 @@ from tests.handlers.support import (
     context,
     create,
     install,
+    new_broker,
     produce_request,
     reconfigure,
 )
@@ -370,3 +373,18 @@ async def test_topics_without_partitions_are_not_answered(broker: Broker) -> Non
     request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics)
 
     assert [] == (await ask(broker, 0, 11, request)).responses
+
+
+async def test_broker_whose_session_has_ended_appends_nothing() -> None:
+    """Other brokers have declared it dead, and clients have sent to them what it has not answered."""
+    broker = await new_broker()
+    await create(broker, "t")
+    membership = broker.membership
+    membership._session_ends_s = 0.0
+    assert ErrorCode.NONE == (await one(broker, batch(b"alone"))).error_code
+
+    membership._use({1: membership.own, 2: evolve(membership.own, node_id=2)}, {})
+    assert ErrorCode.NOT_LEADER_OR_FOLLOWER == (await one(broker, batch(b"with another"))).error_code
+    membership._session_ends_s = math.inf
+    assert ErrorCode.NONE == (await one(broker, batch(b"in session"))).error_code
+    assert [(0, 1), (1, 1)] == await stored(broker)

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import trio
+from attrs import define, evolve, field
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from korvet.broker.broker import open_broker
 from korvet.broker.limits import ByteBudget
+from korvet.cluster.membership import Membership
 from korvet.config import Config, Listener
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.api_versions import ApiVersionsRequest
@@ -631,6 +633,39 @@ async def test_drain_finishes_accepted_requests_and_closes_listeners() -> None:
 
         assert [0, 1, 2] == [base_offset((await client.answer(ProduceRequest, 9))[1]) for _ in range(3)]
         await client.closed()
+
+
+@define(eq=False)
+class ClusterMembership(Membership):
+    """The membership of a broker beside another one, which records that the broker has left."""
+
+    has_left: trio.Event = field(factory=trio.Event)
+
+    def __attrs_post_init__(self) -> None:
+        other = evolve(self.own, node_id=self.own.node_id + 1)
+        self._use({each.node_id: each for each in (self.own, other)}, {})
+
+    async def leave(self) -> None:
+        self.has_left.set()
+
+
+async def test_broker_of_a_cluster_leaves_after_its_appends() -> None:
+    """A client that no longer finds the broker in Metadata sends unanswered records to another one."""
+    slow = SlowStorage(await with_topic())
+    async with serving(storage=slow.shim()) as server, connect(server) as client, connect(server) as late:
+        server.broker.membership = membership = ClusterMembership(server.broker.membership.own)
+        await client.send(client.frame_of(produce(), 9))
+        await slow.until_begun(1)
+        server.stop()
+        await late.send(late.frame_of(produce(), 9))
+        refused = (await late.answer(ProduceRequest, 9))[1]
+        assert ErrorCode.NOT_LEADER_OR_FOLLOWER == refused.responses[0].partition_responses[0].error_code
+        assert not membership.has_left.is_set()
+        slow.begun[0].set()
+
+        assert 0 == base_offset((await client.answer(ProduceRequest, 9))[1])
+        await membership.has_left.wait()
+        assert 1 == len(slow.begun)
 
 
 async def test_drain_ends_at_its_deadline(caplog: pytest.LogCaptureFixture) -> None:
