@@ -10,12 +10,12 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 from attrs import define, field
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from korvet.lake.errors import CommitConflict
+from korvet.lake.file_reading import checked
 from korvet.lake.location import Location
 from korvet.lake.parallel import results
 from korvet.lake.replacing import refuse_deletion_vectors
@@ -98,7 +98,7 @@ class DecodedErasure:
         names = self._columns(delta)
         inside = [name for name in names if f"partition.{name}" not in file]
         with filesystem.open_input_file(f"{self.location.path}/{unquote(file['path'])}") as source:
-            parquet = pq.ParquetFile(source)
+            parquet = checked(source)
             count = parquet.metadata.num_rows
             rows = parquet.read(columns=inside)
         partitions, offsets = (

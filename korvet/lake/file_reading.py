@@ -26,7 +26,12 @@ def opened(table: LakeTable, file: TableFile, filesystem: pafs.FileSystem) -> It
     Unreachable.
     """
     with damage(table, file.path), filesystem.open_input_file(table.absolute(file)) as source:
-        yield pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=True)
+        yield checked(source, pre_buffer=True)
+
+
+def checked(source: pa.NativeFile, *, pre_buffer: bool = False) -> pq.ParquetFile:
+    """Return a file whose readers raise OSError for a page that does not match its checksum."""
+    return pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=pre_buffer)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from attrs import define, field
 
 from korvet.lake.chain import Stretch, chained_up_to, missing_stretches, without
 from korvet.lake.errors import NoTable, RowsMissing
+from korvet.lake.file_reading import checked, damage, row_group
 from korvet.lake.location import Location
 from korvet.lake.remote_rows import Bounds, between, bounds_of, in_order, split
 from korvet.lake.remote_values import ArchivedLog
@@ -315,7 +316,8 @@ class RemoteReader:
         with self._lock:
             known = self._bounds.get(path)
         if known is None:
-            with table.location.filesystem().open_input_file(path) as source:
+            filesystem = table.location.filesystem()
+            with damage(table, file.path), filesystem.open_input_file(path) as source:
                 known = bounds_of(pq.read_metadata(source))
             with self._lock:
                 self._bounds[path] = known
@@ -334,8 +336,9 @@ class RemoteReader:
             if rows is not None:
                 self._groups.move_to_end(key)
                 return rows
-        with table.location.filesystem().open_input_file(path) as source:
-            rows = pq.ParquetFile(source).read_row_group(group.number, columns=COLUMNS)
+        filesystem = table.location.filesystem()
+        with damage(table, group.file.path), filesystem.open_input_file(path) as source:
+            rows = row_group(checked(source), group.number, group.file, COLUMNS)
         rows = in_order(rows.filter(pc.equal(rows["partition"], partition)).drop_columns(["partition"]))
         with self._lock:
             self._groups[key] = rows

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import trio
 from attrs import frozen
 from deltalake import DeltaTable
@@ -24,6 +23,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, Timestam
 
 from korvet.client import PLAINTEXT, Security, Topic
 from korvet.lake.errors import LakeError, NoTable
+from korvet.lake.file_reading import checked
 from korvet.lake.location import Location
 from korvet.lake.schema import FILE_SCHEMA, FIRST_MS, LAST_MS
 from korvet.lake.table import LakeTable, store_errors
@@ -233,5 +233,5 @@ def _read_files(
     for batch in numbers:
         for number in batch.column(0).to_pylist():
             with filesystem.open_input_file(paths[number]) as source:
-                for rows in pq.ParquetFile(source).iter_batches(8192, columns=names):
+                for rows in checked(source).iter_batches(8192, columns=names):
                     yield rows.select(names).cast(pa.schema([FILE_SCHEMA.field(name) for name in names]))

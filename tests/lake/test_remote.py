@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from korvet.lake.errors import RowsMissing
+from korvet.lake.errors import DamagedFile, RowsMissing
 from korvet.lake.file_writing import RangeWriter
 from korvet.lake.remote import RemoteReader, RemoteRecord
 from korvet.lake.remote_values import ArchivedLog
@@ -212,6 +212,31 @@ def test_rows_removed_from_the_table_raise_an_error(tmp_path: Path) -> None:
     with pytest.raises(RowsMissing, match="offsets 10 to 19 of partition 0"):
         reader.read(TOPIC, TOPIC_ID, 0, 10, 30, MB)
     assert list(range(20, 30)) == offsets_from(reader, 20, 30)
+
+
+def test_flipped_bit_of_archived_pages_is_never_served(tmp_path: Path) -> None:
+    """A damaged footer may crash pyarrow; the broker reads in a worker process for that reason."""
+    table = committed(new_table(tmp_path), 0, 200)
+    (file,) = table.files
+    path = Path(table.absolute(file))
+    content = path.read_bytes()
+    footer = int.from_bytes(content[-8:-4], "little")
+    end = 200
+    whole = RemoteReader(lake(tmp_path)).read(TOPIC, TOPIC_ID, 0, 0, end, MB)
+    refused = 0
+
+    for position in random.Random(20261127).sample(range(len(content) - 8 - footer), 300):
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << (position % 8)
+        path.write_bytes(damaged)
+        try:
+            found = RemoteReader(lake(tmp_path)).read(TOPIC, TOPIC_ID, 0, 0, end, MB)
+        except DamagedFile:
+            refused += 1
+        else:
+            assert whole == found, position
+
+    assert refused > 100
 
 
 def test_snapshot_is_refreshed_when_its_files_were_vacuumed(tmp_path: Path) -> None:

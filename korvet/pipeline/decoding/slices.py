@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from attrs import define, field, frozen
 
+from korvet.lake.file_reading import checked
 from korvet.lake.location import Location
 from korvet.lake.schema import FILE_SCHEMA
 from korvet.pipeline.decoding.columns import OFFSET, PARTITION
@@ -141,7 +142,7 @@ def archived_rows(location: Location, files: Sequence[str], spans: Sequence[Span
     filesystem = location.filesystem()
     for path in files:
         with filesystem.open_input_file(f"{location.path}/{path}") as source:
-            file = pq.ParquetFile(source)
+            file = checked(source)
             for group in range(file.num_row_groups):
                 if not may_hold(file.metadata.row_group(group), spans):
                     continue
