@@ -46,7 +46,7 @@ HERE: dict[int, tuple[str, type[Any], type[Any], int, int]] = {
         0,
         6,
     ),
-    18: ("api_versions", api_versions.ApiVersionsRequest, api_versions.ApiVersionsResponse, 0, 4),
+    18: ("api_versions", api_versions.ApiVersionsRequest, api_versions.ApiVersionsResponse, 0, 5),
     19: ("create_topics", create_topics.CreateTopicsRequest, create_topics.CreateTopicsResponse, 2, 7),
     20: ("delete_topics", delete_topics.DeleteTopicsRequest, delete_topics.DeleteTopicsResponse, 1, 6),
 }
