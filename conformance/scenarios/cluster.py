@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conformance.scenario import scenario
 from conformance.scenarios.records import batch
-from conformance.talk import SIZE, Talk
+from conformance.talk import ANSWER_LIMIT_S, SIZE, Talk
 from korvet.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
@@ -29,6 +29,7 @@ from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from korvet.protocol.messages.sasl_handshake import SaslHandshakeRequest
 
 COORDINATORS_IN_A_LIST = 4
+LARGE = 100_000  # bytes of a request that takes a broker some time
 
 
 @scenario(ApiVersionsRequest)
@@ -69,7 +70,11 @@ def intended_broker(talk: Talk, version: int) -> None:
                 cluster_id=ids[0],
                 node_id=ids[1],
             )
-            talk.ask(request, version, f"{label}, from {software!r}", on=client)
+            talk.send(request, version, on=client)
+            answer = talk.receive(request, version, "", on=client)
+            del talk.steps[-1]
+            told = (answer.error_code, bool(answer.api_keys), answer.throttle_time_ms)
+            talk.note(f"{label}, from {software!r}", told)
             talk.ask(MetadataRequest(topics=[]), label=f"{label}, from {software!r}, and then", on=client)
 
 
@@ -120,7 +125,7 @@ def malformed_requests(talk: Talk, _version: int) -> None:
     }.items():
         client = talk.client()
         client.send_bytes(data)
-        answer = client.receive(2)
+        answer = client.receive(ANSWER_LIMIT_S if len(data) > LARGE else 2)
         told = answer if not isinstance(answer, bytearray) else answer[4:6].hex()
         talk.note(label, getattr(told, "how", told))
         talk.ask(metadata, label=f"{label}, and then", on=client)

@@ -173,7 +173,7 @@ async def test_newest_common_version_is_used() -> None:
         await client.produce("t", [Record(b"v")])
         await read(client, T0)
 
-        assert {(API_VERSIONS, 5), (METADATA, 12), (PRODUCE, 11), (FETCH, 17), (LIST_OFFSETS, 11)} == {
+        assert {(API_VERSIONS, 5), (METADATA, 13), (PRODUCE, 11), (FETCH, 17), (LIST_OFFSETS, 11)} == {
             (key, version) for _, key, version in cluster.requests
         }
 

@@ -180,7 +180,7 @@ def test_declared_versions_are_the_documented_ones() -> None:
 
     promised = {
         "ApiVersions": range(6),
-        "Metadata": range(13),
+        "Metadata": range(14),
         "Produce": range(12),
         "Fetch": range(4, 18),
         "ListOffsets": range(1, 12),
@@ -205,7 +205,7 @@ def test_declared_versions_are_the_documented_ones() -> None:
         "IncrementalAlterConfigs": range(2),
         "CreatePartitions": range(4),
         "DeleteRecords": range(3),
-        "DescribeLogDirs": range(1, 5),
+        "DescribeLogDirs": range(1, 6),
         "DescribeClientQuotas": range(2),
         "AlterClientQuotas": range(2),
         "DescribeUserScramCredentials": range(1),
