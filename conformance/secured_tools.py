@@ -88,24 +88,20 @@ def secured_brokers() -> Iterator[tuple[SecuredKafka, Mapping[str, Mapping[str, 
 
 @contextmanager
 def secured_korvet(kafka: SecuredKafka) -> Iterator[Mapping[str, KorvetProcess]]:
-    """Run a korvet for each listener, with the certificates and settings of an Apache Kafka."""
+    """Run a korvet for each listener, with the certificates and settings of an Apache Kafka.
+
+    Each has a store of its own: brokers on one store are one cluster, whose clients have to reach all of them.
+    """
+    settings = {
+        name: value
+        for name, value in broker_settings(kafka.folder).items()
+        if not name.startswith("listener.name.")
+    }
     with ExitStack() as stack:
-        server = start_server(VALKEY)
-        stack.callback(server.remove)
-        subprocess.run(
-            [sys.executable, "-m", "korvet", "users", "add", "alice", "--storage", server.url],
-            env=os.environ | {"KORVET_PASSWORD": USERS["alice"]},
-            check=True,
-        )
-        settings = {
-            name: value
-            for name, value in broker_settings(kafka.folder).items()
-            if not name.startswith("listener.name.")
-        }
         yield {
             listener: stack.enter_context(
                 KorvetProcess(
-                    server.url,
+                    _store_with_user(stack),
                     {
                         **settings,
                         "listener.security.protocol.map": f"PLAINTEXT:{protocol}",
@@ -115,3 +111,15 @@ def secured_korvet(kafka: SecuredKafka) -> Iterator[Mapping[str, KorvetProcess]]
             )
             for listener, protocol in PROTOCOLS.items()
         }
+
+
+def _store_with_user(stack: ExitStack) -> str:
+    """Start a server with the user alice, and return its URL."""
+    server = start_server(VALKEY)
+    stack.callback(server.remove)
+    subprocess.run(
+        [sys.executable, "-m", "korvet", "users", "add", "alice", "--storage", server.url],
+        env=os.environ | {"KORVET_PASSWORD": USERS["alice"]},
+        check=True,
+    )
+    return server.url
