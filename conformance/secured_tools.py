@@ -40,7 +40,7 @@ def run(_: Sequence[Target]) -> Iterator[Result]:
                 config.write_text(
                     "".join(f"{key}={value}\n" for key, value in client(kafka, listener).items())
                 )
-                with Toolbox(class_path, "4") as tools:
+                with Toolbox(class_path, "4.4") as tools:
                     yield Result(f"console over {listener}", name, fault(tools, address, config, listener))
 
 

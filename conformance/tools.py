@@ -41,7 +41,7 @@ class Toolbox:
     """A process that runs tools one after another. As a context manager, it ends the process on exit."""
 
     class_path: str
-    version: str
+    release: str
     _process: subprocess.Popen[str] | None = field(default=None, init=False)
 
     def run(self, tool: str, *arguments: str, given: str = "") -> Answer:
@@ -49,7 +49,7 @@ class Toolbox:
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             raise RuntimeError("the toolbox has not been entered")
-        classes = {**TOOLS, **MORE_TOOLS, **CLASSES[self.version]}
+        classes = {**TOOLS, **MORE_TOOLS, **CLASSES[self.release]}
         parts = [classes[tool], given, *arguments]
         process.stdin.write("\t".join(map(escaped, parts)) + "\n")
         process.stdin.flush()
@@ -101,10 +101,12 @@ def unescaped(text: str) -> str:
     return re.sub(r"\\.", lambda found: UNESCAPES.get(found[0], found[0]), text)
 
 
-#: Classes that 3.9 has in other packages, or that TOOLS lacks.
+#: Classes that earlier releases have in other packages.
 CLASSES: Mapping[str, Mapping[str, str]] = {
-    "4": {},
-    "3": {
+    "4.4": {},
+    "4.3": {"kafka-configs": "kafka.admin.ConfigCommand"},
+    "3.9": {
+        "kafka-configs": "kafka.admin.ConfigCommand",
         "kafka-acls": "kafka.admin.AclCommand",
         "kafka-broker-api-versions": "kafka.admin.BrokerApiVersionsCommand",
         "kafka-console-producer": "kafka.tools.ConsoleProducer",
@@ -165,7 +167,7 @@ class Script:
         names |= {"broker": target.bootstrap_servers, "folder": str(self.folder)}
         for name, content in FILES.items():
             (self.folder / name).write_text(content.format(**names))
-        with Toolbox(self.class_path, self.version) as tools:
+        with Toolbox(self.class_path, self.release) as tools:
             answers = [tools.step(step, names) for step in STEPS if self.version in step.versions]
             return answers + self._beside_a_member(tools, names | {"topic": f"tools-member-{self._suffix}"})
 
@@ -175,7 +177,7 @@ class Script:
         reading = Step("kafka-console-consumer", "--topic {topic} --group {group} --max-messages 1")
         stopping = Step("kafka-console-producer", "--topic {topic}", given="end\n")
         state = Step("kafka-consumer-groups", "--describe --group {group} --state")
-        with Toolbox(self.class_path, self.version) as other, ThreadPoolExecutor(1) as pool:
+        with Toolbox(self.class_path, self.release) as other, ThreadPoolExecutor(1) as pool:
             member = pool.submit(other.step, reading, names)
             try:
                 for _attempt in range(200):
