@@ -90,7 +90,7 @@ def secured_brokers() -> Iterator[tuple[SecuredKafka, Mapping[str, Mapping[str, 
 def secured_korvet(kafka: SecuredKafka) -> Iterator[Mapping[str, KorvetProcess]]:
     """Run a korvet for each listener, with the certificates and settings of an Apache Kafka.
 
-    Each has a store of its own: brokers on one store are one cluster, whose clients have to reach all of them.
+    Each has its own store. Brokers on one store are one cluster, and its clients have to reach all of them.
     """
     settings = {
         name: value
