@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from bench.processes import Broker, DidNotStart
 from conformance.apache_kafka import ApacheKafka, KafkaUnavailable
 
-VERSION = "4.3.1"
+VERSION = "4.4.0"
 MACHINE = (
     *("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
     *(

@@ -1,4 +1,4 @@
-"""The Java client, 4.x and 3.x: the program in `java/`, compiled against each.
+"""The Java client, 4.4, 4.3 and 3.9: the program in `java/`, compiled against each.
 
 The program checks its results itself and prints a line per check.
 """
@@ -14,13 +14,13 @@ from conformance.apache_kafka import POM, jars
 from conformance.part import Result, Target, checks_of, command, program
 
 SOURCES = Path(__file__).with_name("java")
-#: The poms of the latest releases of both lines.
-POMS = (POM, SOURCES / "pom-3.9.xml")
+#: The poms of the releases, by their names.
+POMS = {"4.4": POM, "4.3": SOURCES / "pom-4.3.xml", "3.9": SOURCES / "pom-3.9.xml"}
 
 
 def run(targets: Sequence[Target]) -> Iterator[Result]:
-    """Run every check on every broker with both clients; brokers concurrently, because checks mostly wait."""
-    for pom in POMS:
+    """Run every check on every broker with each client; brokers concurrently, because checks mostly wait."""
+    for pom in POMS.values():
         with tempfile.TemporaryDirectory(prefix="korvet-java-") as folder:
             class_path = compiled(Path(folder), jars(pom))
             with ThreadPoolExecutor(len(targets)) as pool:

@@ -20,7 +20,7 @@ HEAD = """\
 
 # Conformance
 
-`make conformance` starts Apache Kafka 4.3.1 and korvet (in memory, on Redis in the record layout with timestamp offsets, and on Redis in the batch layout with dense ones), and plays the same scenarios to each of them over the wire.
+`make conformance` starts Apache Kafka 4.4.0 and korvet (in memory, on Redis in the record layout with timestamp offsets, and on Redis in the batch layout with dense ones), and plays the same scenarios to each of them over the wire.
 Some are single requests, in every version of an API that korvet serves; some are sessions of several clients.
 The answers are compared field by field.
 It ends with status 1 when it finds a difference that does not stand on this page, when one that stands here is no longer found, and when this page is not what its sources say.

@@ -74,6 +74,7 @@ _TEXTS = (
     ("DescribeGroups", "groups.error_message"),
     ("CreateTopics", "topics.error_message"),
     ("DeleteTopics", "responses.error_message"),
+    ("DeleteGroups", "results.error_message"),
     ("CreatePartitions", "results.error_message"),
     ("DescribeConfigs", "results.error_message"),
     ("AlterConfigs", "responses.error_message"),

@@ -40,7 +40,7 @@ def run(_: Sequence[Target]) -> Iterator[Result]:
                 config.write_text(
                     "".join(f"{key}={value}\n" for key, value in client(kafka, listener).items())
                 )
-                with Toolbox(class_path, "4") as tools:
+                with Toolbox(class_path, "4.4") as tools:
                     yield Result(f"console over {listener}", name, fault(tools, address, config, listener))
 
 
@@ -88,24 +88,20 @@ def secured_brokers() -> Iterator[tuple[SecuredKafka, Mapping[str, Mapping[str, 
 
 @contextmanager
 def secured_korvet(kafka: SecuredKafka) -> Iterator[Mapping[str, KorvetProcess]]:
-    """Run a korvet for each listener, with the certificates and settings of an Apache Kafka."""
+    """Run a korvet for each listener, with the certificates and settings of an Apache Kafka.
+
+    Each has its own store. Brokers on one store are one cluster, and its clients have to reach all of them.
+    """
+    settings = {
+        name: value
+        for name, value in broker_settings(kafka.folder).items()
+        if not name.startswith("listener.name.")
+    }
     with ExitStack() as stack:
-        server = start_server(VALKEY)
-        stack.callback(server.remove)
-        subprocess.run(
-            [sys.executable, "-m", "korvet", "users", "add", "alice", "--storage", server.url],
-            env=os.environ | {"KORVET_PASSWORD": USERS["alice"]},
-            check=True,
-        )
-        settings = {
-            name: value
-            for name, value in broker_settings(kafka.folder).items()
-            if not name.startswith("listener.name.")
-        }
         yield {
             listener: stack.enter_context(
                 KorvetProcess(
-                    server.url,
+                    _store_with_user(stack),
                     {
                         **settings,
                         "listener.security.protocol.map": f"PLAINTEXT:{protocol}",
@@ -115,3 +111,15 @@ def secured_korvet(kafka: SecuredKafka) -> Iterator[Mapping[str, KorvetProcess]]
             )
             for listener, protocol in PROTOCOLS.items()
         }
+
+
+def _store_with_user(stack: ExitStack) -> str:
+    """Start a server with the user alice, and return its URL."""
+    server = start_server(VALKEY)
+    stack.callback(server.remove)
+    subprocess.run(
+        [sys.executable, "-m", "korvet", "users", "add", "alice", "--storage", server.url],
+        env=os.environ | {"KORVET_PASSWORD": USERS["alice"]},
+        check=True,
+    )
+    return server.url

@@ -1,6 +1,6 @@
 """Compare the output of Kafka's command line tools on korvet and on Apache Kafka.
 
-Tools of 4.x and 3.9 run by their main methods, as their scripts run them (`java/Tools.java`). Every broker gets the
+Tools of 4.4, 4.3 and 3.9 run by their main methods, as their scripts run them (`java/Tools.java`). All brokers get the
 same steps. Status and output are compared after host names, ids and times were replaced. A step that korvet refuses
 has the reason.
 """
@@ -41,7 +41,7 @@ class Toolbox:
     """A process that runs tools one after another. As a context manager, it ends the process on exit."""
 
     class_path: str
-    version: str
+    release: str
     _process: subprocess.Popen[str] | None = field(default=None, init=False)
 
     def run(self, tool: str, *arguments: str, given: str = "") -> Answer:
@@ -49,7 +49,7 @@ class Toolbox:
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             raise RuntimeError("the toolbox has not been entered")
-        classes = {**TOOLS, **MORE_TOOLS, **CLASSES[self.version]}
+        classes = {**TOOLS, **MORE_TOOLS, **CLASSES[self.release]}
         parts = [classes[tool], given, *arguments]
         process.stdin.write("\t".join(map(escaped, parts)) + "\n")
         process.stdin.flush()
@@ -101,10 +101,12 @@ def unescaped(text: str) -> str:
     return re.sub(r"\\.", lambda found: UNESCAPES.get(found[0], found[0]), text)
 
 
-#: Classes that 3.9 has in other packages, or that TOOLS lacks.
+#: Classes that earlier releases have in other packages.
 CLASSES: Mapping[str, Mapping[str, str]] = {
-    "4": {},
-    "3": {
+    "4.4": {},
+    "4.3": {"kafka-configs": "kafka.admin.ConfigCommand"},
+    "3.9": {
+        "kafka-configs": "kafka.admin.ConfigCommand",
         "kafka-acls": "kafka.admin.AclCommand",
         "kafka-broker-api-versions": "kafka.admin.BrokerApiVersionsCommand",
         "kafka-console-producer": "kafka.tools.ConsoleProducer",
@@ -129,12 +131,13 @@ REPLACED: Sequence[tuple[str, str]] = (
 
 
 def run(targets: Sequence[Target]) -> Iterator[Result]:
-    """Run every step with the tools of both lines on all brokers concurrently; compare with Apache Kafka's output."""
-    for version, pom in zip(("4", "3"), POMS, strict=True):
+    """Run every step with the tools of each release on all brokers concurrently; compare with Apache Kafka's output."""
+    for release, pom in POMS.items():
+        version = release.partition(".")[0]
         steps = [step for step in (*STEPS, *MEMBER_STEPS) if version in step.versions]
         with tempfile.TemporaryDirectory(prefix="korvet-tools-") as folder:
             class_path = compiled(Path(folder), jars(pom))
-            script = Script(version, class_path, Path(folder))
+            script = Script(release, version, class_path, Path(folder))
             with ThreadPoolExecutor(len(targets)) as pool:
                 answers = dict(
                     zip((each.name for each in targets), pool.map(script.play, targets), strict=True)
@@ -142,28 +145,31 @@ def run(targets: Sequence[Target]) -> Iterator[Result]:
         control = next(target for target in targets if target.is_kafka)
         for target in targets:
             for step, wanted, got in zip(steps, answers[control.name], answers[target.name], strict=True):
-                yield Result(
-                    f"{version}.x {command_line(step)}", target.name, fault(step, target, wanted, got)
-                )
+                yield Result(f"{release} {command_line(step)}", target.name, fault(step, target, wanted, got))
 
 
 @frozen
 class Script:
-    """The steps for the tools of one line."""
+    """The steps for the tools of one release; `version` is its major version."""
 
+    release: str
     version: str
     class_path: str
     folder: Path
 
+    @property
+    def _suffix(self) -> str:
+        return self.release.replace(".", "-")  # a topic with a period in its name makes the tools warn
+
     def play(self, target: Target) -> list[Answer]:
         """Run every step on one broker, then the steps that require a group member."""
-        names = {"topic": f"tools-{self.version}", "group": f"tools-group-{self.version}"}
+        names = {"topic": f"tools-{self._suffix}", "group": f"tools-group-{self._suffix}"}
         names |= {"broker": target.bootstrap_servers, "folder": str(self.folder)}
         for name, content in FILES.items():
             (self.folder / name).write_text(content.format(**names))
-        with Toolbox(self.class_path, self.version) as tools:
+        with Toolbox(self.class_path, self.release) as tools:
             answers = [tools.step(step, names) for step in STEPS if self.version in step.versions]
-            return answers + self._beside_a_member(tools, names | {"topic": f"tools-member-{self.version}"})
+            return answers + self._beside_a_member(tools, names | {"topic": f"tools-member-{self._suffix}"})
 
     def _beside_a_member(self, tools: Toolbox, names: Mapping[str, str]) -> list[Answer]:
         """Run steps while a console consumer is a member of the group."""
@@ -171,7 +177,7 @@ class Script:
         reading = Step("kafka-console-consumer", "--topic {topic} --group {group} --max-messages 1")
         stopping = Step("kafka-console-producer", "--topic {topic}", given="end\n")
         state = Step("kafka-consumer-groups", "--describe --group {group} --state")
-        with Toolbox(self.class_path, self.version) as other, ThreadPoolExecutor(1) as pool:
+        with Toolbox(self.class_path, self.release) as other, ThreadPoolExecutor(1) as pool:
             member = pool.submit(other.step, reading, names)
             try:
                 for _attempt in range(200):

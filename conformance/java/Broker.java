@@ -9,6 +9,7 @@ import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -45,6 +46,13 @@ final class Broker {
             var wanted = new NewTopic(topic, Optional.of(partitions), Optional.empty()).configs(strings(settings));
             admin.createTopics(List.of(wanted)).all().get();
             Expect.eventually("topic " + topic + " is known", () -> isKnown(admin, topic, partitions));
+            // The metadata may name a leader that does not lead yet. Apache Kafka would refuse a producer's first batch and
+            // accept its second one, and the producer would then be out of order until it gives up.
+            var ends = new HashMap<TopicPartition, OffsetSpec>();
+            for (int partition = 0; partition < partitions; partition++) {
+                ends.put(new TopicPartition(topic, partition), OffsetSpec.latest());
+            }
+            admin.listOffsets(ends).all().get();
         }
         return topic;
     }

@@ -1,11 +1,12 @@
+import java.io.IOException;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Properties;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
-import org.apache.kafka.common.utils.AppInfoParser;
 
 /**
  * What the Java client does to a broker, each check on topics and groups of its own.
@@ -31,7 +32,7 @@ public final class Conformance {
         }
     }
 
-    public static void main(String[] arguments) {
+    public static void main(String[] arguments) throws IOException {
         var broker = new Broker(arguments[0], arguments[1].equals("kafka"));
         var conformance = new Conformance();
         new Producing(broker).addTo(conformance);
@@ -44,7 +45,8 @@ public final class Conformance {
     }
 
     /** Run all checks, or those whose name contains one of these words; the number of failures. */
-    private int run(List<String> words) {
+    private int run(List<String> words) throws IOException {
+        String version = version();
         int failures = 0;
         for (var check : checks.entrySet()) {
             if (!words.isEmpty() && words.stream().noneMatch(check.getKey()::contains)) {
@@ -54,10 +56,19 @@ public final class Conformance {
             String fault = faultOf(check.getValue());
             failures += fault == null ? 0 : 1;
             String told = fault == null ? (System.nanoTime() - start) / 1_000_000 + " ms" : fault;
-            String name = "Java client " + AppInfoParser.getVersion() + ", " + check.getKey();
+            String name = "Java client " + version + ", " + check.getKey();
             System.out.println(String.join("\t", fault == null ? "ok" : "FAILED", name, told));
         }
         return failures;
+    }
+
+    /** The version of the client; the class that has it is in another package since Kafka 4.4. */
+    private static String version() throws IOException {
+        var properties = new Properties();
+        try (var written = Conformance.class.getResourceAsStream("/kafka/kafka-version.properties")) {
+            properties.load(written);
+        }
+        return properties.getProperty("version");
     }
 
     private static String faultOf(Check check) {

@@ -4,9 +4,9 @@ import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Proxy;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
-import org.apache.kafka.common.utils.Exit;
 
 /**
  * Runs Kafka's command line tools one after another, each by its main method as its script does, in one process:
@@ -28,8 +28,12 @@ public final class Tools {
 
     public static void main(String[] arguments) throws Exception {
         var answers = System.out;
-        Exit.setExitProcedure((wanted, message) -> end(wanted));
-        Exit.setHaltProcedure((wanted, message) -> end(wanted));
+        Class<?> exit = exit();
+        Class<?> procedure = Class.forName(exit.getName() + "$Procedure");
+        Object ending = Proxy.newProxyInstance(
+                procedure.getClassLoader(), new Class<?>[] {procedure}, (proxy, method, values) -> end((int) values[0]));
+        exit.getMethod("setExitProcedure", procedure).invoke(null, ending);
+        exit.getMethod("setHaltProcedure", procedure).invoke(null, ending);
         var out = new ByteArrayOutputStream();
         var err = new ByteArrayOutputStream();
         System.setOut(new PrintStream(out, true, StandardCharsets.UTF_8)); // once: Scala's Console keeps what it finds
@@ -47,7 +51,6 @@ public final class Tools {
             answers.println(String.join("\t", Integer.toString(ended), escaped(out), escaped(err)));
             answers.flush();
         }
-        Exit.resetExitProcedure();
         Runtime.getRuntime().halt(0); // hooks of tools that ran before have nothing left to close
     }
 
@@ -65,7 +68,16 @@ public final class Tools {
         return status == null ? 0 : status;
     }
 
-    private static void end(int wanted) {
+    /** The class by which Kafka ends its processes; Kafka 4.4 has moved it. */
+    private static Class<?> exit() throws ClassNotFoundException {
+        try {
+            return Class.forName("org.apache.kafka.common.utils.internals.Exit");
+        } catch (ClassNotFoundException older) {
+            return Class.forName("org.apache.kafka.common.utils.Exit");
+        }
+    }
+
+    private static Object end(int wanted) {
         if (status == null) {
             status = wanted;
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conformance.scenario import scenario
 from conformance.scenarios.records import batch
-from conformance.talk import SIZE, Talk
+from conformance.talk import ANSWER_LIMIT_S, SIZE, Talk
 from korvet.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
@@ -29,6 +29,7 @@ from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from korvet.protocol.messages.sasl_handshake import SaslHandshakeRequest
 
 COORDINATORS_IN_A_LIST = 4
+LARGE = 100_000  # bytes of a request that takes a broker some time
 
 
 @scenario(ApiVersionsRequest)
@@ -46,10 +47,61 @@ def software_names(talk: Talk, version: int) -> None:
         talk.note(f"{name[:9]!r} {number!r}", getattr(answer, "error_code", answer))
 
 
+@scenario(ApiVersionsRequest, 5)
+def intended_broker(talk: Talk, version: int) -> None:
+    described = talk.tell(DescribeClusterRequest(include_cluster_authorized_operations=False))
+    cluster_id, node_id = described.cluster_id, described.brokers[0].broker_id
+    for label, ids in {
+        "this broker": (cluster_id, node_id),
+        "another cluster": ("another", node_id),
+        "a cluster without a name": ("", node_id),
+        "another broker": (cluster_id, node_id + 1),
+        "a broker of a negative id": (cluster_id, -2),
+        "only the cluster": (cluster_id, -1),
+        "only the broker": (None, node_id),
+        "only another broker": (None, node_id + 1),
+        "only another cluster": ("another", -1),
+    }.items():
+        for software in ("judge", "-"):
+            client = talk.client()
+            request = ApiVersionsRequest(
+                client_software_name=software,
+                client_software_version="1.0",
+                cluster_id=ids[0],
+                node_id=ids[1],
+            )
+            talk.send(request, version, on=client)
+            answer = talk.receive(request, version, "", on=client)
+            del talk.steps[-1]
+            told = (answer.error_code, bool(answer.api_keys), answer.throttle_time_ms)
+            talk.note(f"{label}, from {software!r}", told)
+            talk.ask(MetadataRequest(topics=[]), label=f"{label}, from {software!r}, and then", on=client)
+
+
 def raw_request(key: int, version: int, body: bytes = b"") -> bytes:
     """Return the frame of a request with any API key, with header version 1."""
     data = key.to_bytes(2, "big") + version.to_bytes(2, "big") + (9).to_bytes(4, "big") + b"\xff\xff" + body
     return SIZE.pack(len(data)) + data
+
+
+def states_filter(elements: int) -> bytes:
+    """Return the frame of a ListGroups that filters by this number of empty strings."""
+    return raw_request(16, 4, b"\0" + uvarint(elements + 1) + b"\1" * elements + b"\0")
+
+
+def tagged_fields(count: int) -> bytes:
+    """Return the frame of a ListGroups with this number of tagged fields that no broker knows."""
+    tags = b"".join(uvarint(tag) + b"\0" for tag in range(100, 100 + count))
+    return raw_request(16, 4, b"\0\1" + uvarint(count) + tags)
+
+
+def uvarint(value: int) -> bytes:
+    """Return a number that is not negative as Kafka's UNSIGNED_VARINT."""
+    data = bytearray()
+    while value > 0x7F:
+        data.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(data) + bytes([value])
 
 
 @scenario()
@@ -63,13 +115,17 @@ def malformed_requests(talk: Talk, _version: int) -> None:
         "Metadata cut off": raw_request(3, 1, b"\0\0"),
         "an array of a negative length": raw_request(3, 1, b"\xff\xff\xff\xf0"),
         "an array longer than the frame": raw_request(3, 1, b"\x00\xff\xff\xff"),
+        "as many elements as there may be": states_filter(1_000_000),
+        "an element too many": states_filter(1_000_001),
+        "as many tags as there may be": tagged_fields(10_000),
+        "a tag too many": tagged_fields(10_001),
         "a frame of negative size": b"\xff\xff\xff\xff",
         "a frame of no size": b"\0\0\0\0",
         "a frame that is too large": b"\x7f\xff\xff\xff",
     }.items():
         client = talk.client()
         client.send_bytes(data)
-        answer = client.receive(2)
+        answer = client.receive(ANSWER_LIMIT_S if len(data) > LARGE else 2)
         told = answer if not isinstance(answer, bytearray) else answer[4:6].hex()
         talk.note(label, getattr(told, "how", told))
         talk.ask(metadata, label=f"{label}, and then", on=client)

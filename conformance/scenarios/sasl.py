@@ -36,10 +36,18 @@ USER, PASSWORD = SASL_USER
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 SALT, ITERATIONS = b"salt of the user", 4096
 NONCE = "rOprNGfwEbeRWgbNEkqO"
-API_VERSIONS = ApiVersionsRequest(client_software_name="judge", client_software_version="1")
 ALL_TOPICS = MetadataRequest(topics=[], allow_auto_topic_creation=False)
 # Kafka accepts another authentication of a connection once per second.
 BETWEEN_REAUTHENTICATIONS_S = 1.2
+
+
+def api_versions(cluster_id: str | None = None, node_id: int = -1) -> ApiVersionsRequest:
+    return ApiVersionsRequest(
+        client_software_name="judge", client_software_version="1", cluster_id=cluster_id, node_id=node_id
+    )
+
+
+API_VERSIONS = api_versions()
 
 
 def handshake(mechanism: str) -> SaslHandshakeRequest:
@@ -119,6 +127,15 @@ def before_the_handshake(talk: Talk, _: int) -> None:
     client = talk.client(listener=SASL)
     outcome(talk, ApiVersionsRequest(client_software_name="?"), "no software", client)
     outcome(talk, API_VERSIONS, "ApiVersions after no software", client)
+    for label, cluster_id, node_id in (
+        ("another cluster", "another", 1),
+        ("only a broker", None, 1),
+        ("only a cluster", "another", -1),
+    ):
+        client = talk.client(listener=SASL)
+        intended = api_versions(cluster_id, node_id)
+        outcome(talk, intended, label, client)
+        talk.ask(handshake("PLAIN"), label=f"a handshake after {label}", on=client)
     for label, request in (
         ("Metadata", ALL_TOPICS),
         ("ListGroups", ListGroupsRequest()),
@@ -192,6 +209,7 @@ def after_authentication(talk: Talk, _: int) -> None:
         client = begun(talk, "PLAIN")
         talk.ask(plain(), label="login", on=client)
         outcome(talk, API_VERSIONS, "ApiVersions", client)
+        outcome(talk, api_versions("another", 1), "another cluster", client)
         talk.ask(request, label=label, on=client)
         still_served(talk, client, label)
 

@@ -16,6 +16,7 @@ HELP: Mapping[str, str] = {
     "compression.zstd.level": "Compression level if compression.type is zstd.",
     "delete.retention.ms": "Time for which a tombstone (a record without a value) stays in a compacted topic after"
     " its first compaction.",
+    "errors.deadletterqueue.group.enable": "Allow share groups to use the topic as their dead-letter queue.",
     "file.delete.delay.ms": "Time before a deleted file is removed from the file system.",
     "flush.messages": "Number of records after which the log is flushed to disk.",
     "flush.ms": "Time after which the log is flushed to disk.",
@@ -40,6 +41,8 @@ HELP: Mapping[str, str] = {
     "offset.sequence.bits": "Bits of a timestamp offset that number the records of one millisecond."
     " Fixed when the topic is created.",
     "preallocate": "Create files with their full size.",
+    "remote.copy.lag.bytes": "Bytes of newer records after which a file is archived; -1 uses local.retention.bytes.",
+    "remote.copy.lag.ms": "Time after which a file is archived; -1 uses local.retention.ms.",
     "remote.log.copy.disable": "Stop archiving an archived topic.",
     "remote.log.delete.on.disable": "Delete the archive when archiving is disabled.",
     "remote.storage.enable": "Archive the topic's records.",

@@ -225,6 +225,7 @@ ALL_SETTINGS = (
     _stored("compression.gzip.level", integer(at_least=-1, at_most=9), -1),
     _stored("compression.lz4.level", integer(at_least=1, at_most=17), 9),
     _stored("compression.zstd.level", integer(at_least=-131_072, at_most=22), 3),
+    _stored("errors.deadletterqueue.group.enable", boolean(), default=False),
     _stored("file.delete.delay.ms", long(at_least=0), 60_000),
     _stored("flush.messages", long(at_least=1), MAX_LONG),
     _stored("flush.ms", long(at_least=0), MAX_LONG),
@@ -232,6 +233,8 @@ ALL_SETTINGS = (
     _stored("index.interval.bytes", integer(at_least=0), 4096),
     _stored("leader.replication.throttled.replicas", _REPLICAS, ""),
     _stored("preallocate", boolean(), default=False),
+    _stored("remote.copy.lag.bytes", long(at_least=-1), -1),
+    _stored("remote.copy.lag.ms", long(at_least=-1), 0),
     _stored("remote.log.copy.disable", boolean(), default=False),
     _stored("remote.log.delete.on.disable", boolean(), default=False),
     _stored("segment.bytes", integer(at_least=14), 1_073_741_824),
@@ -240,7 +243,7 @@ ALL_SETTINGS = (
     _stored("segment.ms", long(at_least=1), 604_800_000),
     _stored("unclean.leader.election.enable", boolean(), default=False),
 )
-# The broker settings that Apache Kafka 4.3 shows as synonyms of topic settings for which korvet has a fixed default.
+# The broker settings that Apache Kafka 4.4 shows as synonyms of topic settings for which korvet has a fixed default.
 KAFKA_DEFAULTS: Mapping[str, str] = {
     "cleanup.policy": "log.cleanup.policy",
     "compression.gzip.level": "compression.gzip.level",
@@ -256,6 +259,8 @@ KAFKA_DEFAULTS: Mapping[str, str] = {
     "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
     "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
     "preallocate": "log.preallocate",
+    "remote.copy.lag.bytes": "log.remote.copy.lag.bytes",
+    "remote.copy.lag.ms": "log.remote.copy.lag.ms",
     "segment.bytes": "log.segment.bytes",
     "segment.index.bytes": "log.index.size.max.bytes",
     "unclean.leader.election.enable": "unclean.leader.election.enable",

@@ -1,10 +1,14 @@
-"""ApiVersions: v0-4.
+"""ApiVersions: v0-5.
 
 Behaviour: the response lists every API in the table with its served versions. Produce is advertised from v0, which
 librdkafka requires to enable compression. `korvet.protocol.connection` answers unknown versions of ApiVersions, in v0
 and with the supported range.
 
-Versions: v3 has the name and version of the client's software (KIP-511), which are validated. v4 is the same here.
+Versions: v3 has the name and version of the client's software (KIP-511), which are validated. v4 is the same here. v5
+has the ids of the cluster and the broker that the client intends to connect to (KIP-1242).
+
+Errors: INVALID_REQUEST if the software's name or version is malformed, or if the request has only one of both ids.
+REBOOTSTRAP_REQUIRED if an id is not this broker's; as in Kafka, not before the client has authenticated.
 
 Declined: features (KIP-584). None are finalized, so clients use the API versions.
 """
@@ -23,6 +27,8 @@ from korvet.protocol.text import is_software
 
 Handler = Callable[[Broker, ApiVersionsRequest, RequestContext], Coroutine[Any, Any, ApiVersionsResponse]]
 
+NO_NODE = -1  # the default of `node_id`
+
 
 @frozen
 class Served:
@@ -40,17 +46,31 @@ def handler(served: Sequence[Served]) -> Handler:
     """Return a handler that lists these APIs."""
 
     async def handle(
-        _broker: Broker, request: ApiVersionsRequest, context: RequestContext
+        broker: Broker, request: ApiVersionsRequest, context: RequestContext
     ) -> ApiVersionsResponse:
-        if context.version >= 3 and not is_software(
-            request.client_software_name, request.client_software_version
-        ):
+        if not _is_valid(request, context.version):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+        is_authenticated = context.session is None or context.session.is_authenticated
+        if is_authenticated and _is_for_another(broker, request):
+            return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED, api_keys=[])
         if context.session is not None:
             context.session.versions_listed()
         return ApiVersionsResponse(api_keys=[_described(api) for api in served])
 
     return handle
+
+
+def _is_valid(request: ApiVersionsRequest, version: int) -> bool:
+    if (request.cluster_id is None) != (request.node_id == NO_NODE):
+        return False
+    return version < 3 or is_software(request.client_software_name, request.client_software_version)
+
+
+def _is_for_another(broker: Broker, request: ApiVersionsRequest) -> bool:
+    """Return True if the request has the ids of another cluster or another broker."""
+    if request.cluster_id is None:
+        return False
+    return (request.cluster_id, request.node_id) != (broker.cluster_id, broker.config.node_id)
 
 
 def _described(api: Served) -> ApiVersion:

@@ -1,8 +1,10 @@
-"""DeleteGroups: v0-2.
+"""DeleteGroups: v0-3.
 
 Behaviour: groups without members are deleted with all their committed offsets, each separately. NON_EMPTY_GROUP if the
 group has members, GROUP_ID_NOT_FOUND if it does not exist. On Redis, the group's consumer groups of the streams are
 deleted, too: their last-delivered IDs would otherwise serve as committed offsets.
+
+Versions: v3 adds an error message.
 """
 
 from __future__ import annotations
@@ -31,5 +33,8 @@ async def _delete(broker: Broker, context: RequestContext, group_id: str) -> Del
     try:
         await broker.groups.delete(broker.group(context, group_id, Operation.DELETE))
     except KafkaError as error:
-        return DeletableGroupResult(group_id=group_id, error_code=coordinator_error(error).error_code)
+        refusal = coordinator_error(error)
+        return DeletableGroupResult(
+            group_id=group_id, error_code=refusal.error_code, error_message=refusal.message
+        )
     return DeletableGroupResult(group_id=group_id, error_code=ErrorCode.NONE)

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: v1-4.
+"""DescribeLogDirs: v1-5.
 
 Behaviour: the storage is the only log directory; its name is made from the storage's URL. Each partition has the size
 of its records in bytes, and no lag, since there is one copy. Null requests all topics, an empty list none. Unknown
@@ -6,7 +6,7 @@ partitions, and those that other brokers lead, are left out, as in Kafka. While 
 directory is offline: KAFKA_STORAGE_ERROR.
 
 Versions: an error of the whole request from v3. Sizes of the volume from v4: unknown (-1), since Redis may hold other
-data in the same memory.
+data in the same memory. From v5 whether the directory is cordoned, which it never is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Metadata: v0-12.
+"""Metadata: v0-13.
 
 Behaviour: return the brokers, with the addresses advertised on the client's listener; a controller, always; and topics
 with their partitions, each of which has one broker as leader and only replica (with `replication.factor.policy=brokers`
@@ -9,7 +9,7 @@ INVALID_TOPIC_EXCEPTION for an invalid name.
 Versions: null requests all topics (in v0 an empty list), an empty list none. Clients may forbid creation from v4.
 Authorized operations from v8, for topics and (up to v10) the cluster, only on request. Topics by id from v12:
 UNKNOWN_TOPIC_ID. If a request has ids, its names are ignored, as in Kafka. In v10 and v11 a null name or an id is
-INVALID_REQUEST.
+INVALID_REQUEST. v13 has an error of the whole request, which is always NONE.
 
 Large responses are encoded in pieces, so that other clients are served in between. They count against
 `queued.max.response.bytes`, and wait while no bytes are left.

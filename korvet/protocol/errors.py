@@ -1,7 +1,7 @@
 """Kafka's error codes, and an exception for each of them.
 
 A handler raises an error, and the function that builds the response for a partition (topic, group) catches `KafkaError`
-and sets its `error_code`. Codes, names and retriability are those of Apache Kafka 4.3
+and sets its `error_code`. Codes, names and retriability are those of Apache Kafka 4.4
 (org.apache.kafka.common.protocol.Errors); the messages are korvet's.
 
 `ProtocolError` is not a Kafka error and has no code, since a client that sent such bytes could not read a response.
@@ -156,6 +156,9 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131
     STREAMS_TOPOLOGY_FENCED = 132
     SHARE_SESSION_LIMIT_REACHED = 133
+    GROUP_DELETION_FAILED = 134
+    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = 135
+    CONTROLLER_ID_NOT_REGISTERED = 136
 
 
 class KafkaError(Exception):
@@ -895,6 +898,21 @@ class ShareSessionLimitReached(KafkaError):
     error_code = ErrorCode.SHARE_SESSION_LIMIT_REACHED
     message = "There are as many share sessions as there may be."
     retriable = True
+
+
+class GroupDeletionFailed(KafkaError):
+    error_code = ErrorCode.GROUP_DELETION_FAILED
+    message = "The group could not be deleted."
+
+
+class StreamsTopologyDescriptionUpdateFailed(KafkaError):
+    error_code = ErrorCode.STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED
+    message = "The topology's description could not be updated."
+
+
+class ControllerIdNotRegistered(KafkaError):
+    error_code = ErrorCode.CONTROLLER_ID_NOT_REGISTERED
+    message = "There is no controller with this id."
 
 
 ERRORS: dict[ErrorCode, type[KafkaError]] = {error.error_code: error for error in KafkaError.__subclasses__()}

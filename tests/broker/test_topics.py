@@ -20,7 +20,8 @@ from korvet.protocol.errors import InvalidConfig, InvalidReplicaAssignment, Inva
 from korvet.storage.interface import TopicConfig
 from korvet.storage.topic_config import BACKEND_SETTINGS, PARSERS, topic_config
 
-# Every topic setting in the documentation of Apache Kafka 3.9 and 4.1.
+# Every topic setting in the documentation of Apache Kafka 3.9, 4.1 and 4.4, without max.decompressed.message.bytes:
+# a batch may decompress to 20 MB (docs/limits.md), and there is no limit of a record.
 KAFKAS = [
     "cleanup.policy",
     "compression.gzip.level",
@@ -28,6 +29,7 @@ KAFKAS = [
     "compression.type",
     "compression.zstd.level",
     "delete.retention.ms",
+    "errors.deadletterqueue.group.enable",
     "file.delete.delay.ms",
     "flush.messages",
     "flush.ms",
@@ -45,6 +47,8 @@ KAFKAS = [
     "min.compaction.lag.ms",
     "min.insync.replicas",
     "preallocate",
+    "remote.copy.lag.bytes",
+    "remote.copy.lag.ms",
     "remote.log.copy.disable",
     "remote.log.delete.on.disable",
     "remote.storage.enable",

@@ -36,7 +36,7 @@ HERE: dict[int, tuple[str, type[Any], type[Any], int, int]] = {
     0: ("produce", produce.ProduceRequest, produce.ProduceResponse, 3, 11),
     1: ("fetch", fetch.FetchRequest, fetch.FetchResponse, 4, 17),
     2: ("list_offsets", list_offsets.ListOffsetsRequest, list_offsets.ListOffsetsResponse, 1, 11),
-    3: ("metadata", metadata.MetadataRequest, metadata.MetadataResponse, 0, 12),
+    3: ("metadata", metadata.MetadataRequest, metadata.MetadataResponse, 0, 13),
     8: ("offset_commit", offset_commit.OffsetCommitRequest, offset_commit.OffsetCommitResponse, 2, 9),
     9: ("offset_fetch", offset_fetch.OffsetFetchRequest, offset_fetch.OffsetFetchResponse, 1, 9),
     10: (
@@ -46,7 +46,7 @@ HERE: dict[int, tuple[str, type[Any], type[Any], int, int]] = {
         0,
         6,
     ),
-    18: ("api_versions", api_versions.ApiVersionsRequest, api_versions.ApiVersionsResponse, 0, 4),
+    18: ("api_versions", api_versions.ApiVersionsRequest, api_versions.ApiVersionsResponse, 0, 5),
     19: ("create_topics", create_topics.CreateTopicsRequest, create_topics.CreateTopicsResponse, 2, 7),
     20: ("delete_topics", delete_topics.DeleteTopicsRequest, delete_topics.DeleteTopicsResponse, 1, 6),
 }

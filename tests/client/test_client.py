@@ -173,7 +173,7 @@ async def test_newest_common_version_is_used() -> None:
         await client.produce("t", [Record(b"v")])
         await read(client, T0)
 
-        assert {(API_VERSIONS, 4), (METADATA, 12), (PRODUCE, 11), (FETCH, 17), (LIST_OFFSETS, 11)} == {
+        assert {(API_VERSIONS, 5), (METADATA, 13), (PRODUCE, 11), (FETCH, 17), (LIST_OFFSETS, 11)} == {
             (key, version) for _, key, version in cluster.requests
         }
 
@@ -188,8 +188,8 @@ async def test_versions_of_old_brokers_are_used() -> None:
             assert [b"v"] == [record.value for record in await read(client, T0, T1)]
             assert {T1: OffsetAndMetadata(1)} == await client.committed("g")
             await client.delete_topic("t")
-        # The broker answers version 4 with its supported versions, in version 0 (KIP-511).
-        assert [(1, 4), (1, 2)] == requests_of(cluster, API_VERSIONS)
+        # The broker answers version 5 with its supported versions, in version 0 (KIP-511).
+        assert [(1, 5), (1, 2)] == requests_of(cluster, API_VERSIONS)
         assert [(1, 11)] == requests_of(cluster, FETCH)
 
 

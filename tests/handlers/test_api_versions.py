@@ -6,6 +6,7 @@ from korvet.broker.broker import Broker
 from korvet.handlers import APIS
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from korvet.security.session import Sasl, Session, State
 from tests.handlers.support import ask
 
 
@@ -51,6 +52,50 @@ async def test_client_software_name_is_not_checked_before_version_3(broker: Brok
     response = await versions(broker, 2, name="", number="")
 
     assert ErrorCode.NONE == response.error_code
+
+
+@pytest.mark.parametrize(
+    "cluster_id, node_id, error",
+    [
+        (None, -1, ErrorCode.NONE),
+        ("own", 1, ErrorCode.NONE),
+        ("another", 1, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ("own", 2, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ("own", -2, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ("", 1, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ("own", -1, ErrorCode.INVALID_REQUEST),
+        ("another", -1, ErrorCode.INVALID_REQUEST),
+        (None, 1, ErrorCode.INVALID_REQUEST),
+        (None, 2, ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_client_of_another_cluster_or_broker_has_to_rebootstrap(
+    broker: Broker, cluster_id: str | None, node_id: int, error: ErrorCode
+) -> None:
+    request = ApiVersionsRequest(
+        client_software_name="client",
+        client_software_version="1.0",
+        cluster_id=broker.cluster_id if cluster_id == "own" else cluster_id,
+        node_id=node_id,
+    )
+
+    response = await ask(broker, 18, 5, request)
+
+    assert (error, error == ErrorCode.NONE) == (response.error_code, bool(response.api_keys))
+
+
+async def test_ids_are_not_compared_before_the_client_has_authenticated(broker: Broker) -> None:
+    request = ApiVersionsRequest(
+        client_software_name="client", client_software_version="1.0", cluster_id="another", node_id=2
+    )
+    sasl = Sasl(enabled=["PLAIN"], users=broker.users)
+    session = Session(sasl, "127.0.0.1:1")
+
+    before = await ask(broker, 18, 5, request, session=session)
+    session.state = State.AUTHENTICATED
+    after = await ask(broker, 18, 5, request, session=session)
+
+    assert (ErrorCode.NONE, ErrorCode.REBOOTSTRAP_REQUIRED) == (before.error_code, after.error_code)
 
 
 async def test_no_features_are_finalized(broker: Broker) -> None:

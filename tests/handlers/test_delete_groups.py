@@ -15,7 +15,7 @@ async def broker() -> Broker:
     return await new_group_broker()
 
 
-@pytest.mark.parametrize("version", range(3))
+@pytest.mark.parametrize("version", range(4))
 async def test_groups_are_deleted_independently(broker: Broker, version: int) -> None:
     await create(broker)
     await take_part(broker, group_id="g")
@@ -28,4 +28,6 @@ async def test_groups_are_deleted_independently(broker: Broker, version: int) ->
         ("alone", ErrorCode.NONE),
         ("made-up", ErrorCode.GROUP_ID_NOT_FOUND),
     ] == [(each.group_id, each.error_code) for each in response.results]
+    messages = [None, "Group made-up not found."] if version >= 3 else [None, None]
+    assert messages == [each.error_message for each in response.results[1:]]
     assert {} == await broker._storage.committed("alone")

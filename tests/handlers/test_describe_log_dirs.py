@@ -18,7 +18,7 @@ async def describe(broker: Broker, topics: dict[str, list[int]] | None) -> Descr
         wanted = [
             DescribableLogDirTopic(topic=name, partitions=partitions) for name, partitions in topics.items()
         ]
-    response = await ask(broker, 35, 4, DescribeLogDirsRequest(topics=wanted))
+    response = await ask(broker, 35, 5, DescribeLogDirsRequest(topics=wanted))
     assert 0 == response.error_code
     (result,) = response.results
     assert isinstance(result, DescribeLogDirsResult)

@@ -287,7 +287,7 @@ def decoded(response: MetadataResponse, version: int) -> MetadataResponse:
     return found
 
 
-@pytest.mark.parametrize("version", range(13))
+@pytest.mark.parametrize("version", range(14))
 async def test_large_responses_equal_small_ones(broker: Broker, version: int) -> None:
     names = [f"t{number}" for number in range(150)]
     for number, name in enumerate(names):

@@ -36,9 +36,12 @@ NEWER = {
     "STREAMS_INVALID_TOPOLOGY_EPOCH": 131,
     "STREAMS_TOPOLOGY_FENCED": 132,
     "SHARE_SESSION_LIMIT_REACHED": 133,
+    "GROUP_DELETION_FAILED": 134,
+    "STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED": 135,
+    "CONTROLLER_ID_NOT_REGISTERED": 136,
 }
 
-#: Codes of Java's RetriableException in kafka-clients 4.3.1. kafka-python differs in a few (CORRUPT_MESSAGE).
+#: Codes of Java's RetriableException in kafka-clients 4.4.0. kafka-python differs in a few (CORRUPT_MESSAGE).
 RETRIABLE = {
     *(2, 3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, 74, 75, 78, 80, 83, 84, 88, 89),
     *(100, 103, 106, 122, 123, 133),
@@ -56,7 +59,7 @@ def test_codes_and_names_are_those_of_kafka() -> None:
 
 
 def test_error_codes_are_contiguous_from_minus_one() -> None:
-    assert list(range(-1, 134)) == sorted(ErrorCode)
+    assert list(range(-1, 137)) == sorted(ErrorCode)
 
 
 def test_every_error_code_has_one_exception_class() -> None:

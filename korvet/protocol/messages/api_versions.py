@@ -5,10 +5,12 @@ from __future__ import annotations
 from korvet.protocol.schema import array, boolean, int16, int32, int64, message, string, struct
 
 
-@message(key=18, versions="0-4", flexible="3+")
+@message(key=18, versions="0-5", flexible="3+")
 class ApiVersionsRequest:
     client_software_name: str = string(versions="3+", default="", ignorable=True)
     client_software_version: str = string(versions="3+", default="", ignorable=True)
+    cluster_id: str | None = string(versions="5+", nullable="5+", default=None, ignorable=True)
+    node_id: int = int32(versions="5+", default=-1, ignorable=True)
 
 
 @struct
@@ -32,7 +34,7 @@ class FinalizedFeatureKey:
     min_version_level: int = int16(versions="3+")
 
 
-@message(key=18, versions="0-4", flexible="3+")
+@message(key=18, versions="0-5", flexible="3+")
 class ApiVersionsResponse:
     error_code: int = int16(default=0)
     api_keys: list[ApiVersion] = array(ApiVersion)

@@ -11,7 +11,7 @@ class DescribableLogDirTopic:
     partitions: list[int] = array(int32)
 
 
-@message(key=35, versions="1-4", flexible="2+")
+@message(key=35, versions="1-5", flexible="2+")
 class DescribeLogDirsRequest:
     topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, nullable="0+")
 
@@ -37,9 +37,10 @@ class DescribeLogDirsResult:
     topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic, encodable=True)
     total_bytes: int = int64(versions="4+", default=-1, ignorable=True)
     usable_bytes: int = int64(versions="4+", default=-1, ignorable=True)
+    is_cordoned: bool = boolean(versions="5+", default=False, ignorable=True)
 
 
-@message(key=35, versions="1-4", flexible="2+")
+@message(key=35, versions="1-5", flexible="2+")
 class DescribeLogDirsResponse:
     throttle_time_ms: int = int32(default=0)
     error_code: int = int16(versions="3+", default=0, ignorable=True)

@@ -20,7 +20,7 @@ class MetadataRequestTopic:
     name: str | None = string(nullable="10+")
 
 
-@message(key=3, versions="0-12", flexible="9+")
+@message(key=3, versions="0-13", flexible="9+")
 class MetadataRequest:
     topics: list[MetadataRequestTopic] | None = array(MetadataRequestTopic, nullable="1+")
     allow_auto_topic_creation: bool = boolean(versions="4+", default=True)
@@ -57,7 +57,7 @@ class MetadataResponseTopic:
     topic_authorized_operations: int = int32(versions="8+", default=AUTHORIZED_OPERATIONS_OMITTED)
 
 
-@message(key=3, versions="0-12", flexible="9+")
+@message(key=3, versions="0-13", flexible="9+")
 class MetadataResponse:
     throttle_time_ms: int = int32(versions="3+", default=0, ignorable=True)
     brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker)
@@ -65,3 +65,4 @@ class MetadataResponse:
     controller_id: int = int32(versions="1+", default=-1, ignorable=True)
     topics: list[MetadataResponseTopic] = array(MetadataResponseTopic, encodable=True)
     cluster_authorized_operations: int = int32(versions="8-10", default=AUTHORIZED_OPERATIONS_OMITTED)
+    error_code: int = int16(versions="13+", default=0, ignorable=True)
