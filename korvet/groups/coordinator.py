@@ -36,8 +36,8 @@ from attrs import define, field
 from korvet.cluster.membership import Membership
 from korvet.concurrency.tasks import in_parallel
 from korvet.config import Config
+from korvet.coordination.deadlines import NEVER
 from korvet.groups.classic import ClassicGroup
-from korvet.groups.deadlines import NEVER
 from korvet.groups.document import UnreadableDocument, read, written
 from korvet.groups.members import Answer, GroupLimits, Join, Joined, Leave, State, Sync, Synced
 from korvet.protocol.errors import (
