@@ -17,7 +17,8 @@ from korvet.broker.alterations import (
     validate_changes,
     validate_topic_resource,
 )
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import RequestContext
 from korvet.broker.dynamic_settings import CLUSTER, BrokerSettings, validate_combination
 from korvet.concurrency.time_slices import TimeSlices
 from korvet.config import Config

@@ -12,10 +12,10 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING
 
-from attrs import define, field, frozen
+from attrs import frozen
 
+from korvet.broker.context import Decisions, RequestContext
 from korvet.config import Config
 from korvet.protocol.errors import (
     ClusterAuthorizationFailed,
@@ -30,17 +30,11 @@ from korvet.security.acls import SUPPORTED, Operation, ResourceType
 from korvet.security.authorizer import GROUP, STANDARD, Authorizer, AuthorizerUsageError, StandardAuthorizer
 from korvet.storage.interface import Storage
 
-if TYPE_CHECKING:
-    from korvet.broker.broker import RequestContext
-
 audit = logging.getLogger("korvet.audit")
 
 # The groups of an IPv6 address.
 GROUPS = Struct(">8H")
 
-# Limits of the names in a line of the audit log, and of the characters of each.
-NAMES_LOGGED = 5
-NAME_CHARACTERS = 255
 ONE_RESOURCE = "resource=%(resource_type)s:%(resource)r"
 
 ERRORS: Mapping[ResourceType, type[KafkaError]] = {
@@ -50,23 +44,6 @@ ERRORS: Mapping[ResourceType, type[KafkaError]] = {
     ResourceType.TRANSACTIONAL_ID: TransactionalIdAuthorizationFailed,
     ResourceType.DELEGATION_TOKEN: DelegationTokenAuthorizationFailed,
 }
-
-
-@define(eq=False)
-class Decisions:
-    """The decisions about one operation on resources of one type, in one request."""
-
-    names: list[str] = field(factory=list)  # the first ones
-    count: int = 0
-
-    def add(self, name: str) -> None:
-        self.count += 1
-        if len(self.names) < NAMES_LOGGED:
-            self.names.append(name if len(name) <= NAME_CHARACTERS else name[:NAME_CHARACTERS] + "…")
-
-
-#: By level of the log (INFO if denied, DEBUG if allowed), operation and type of resource.
-RequestDecisions = dict[tuple[int, Operation, ResourceType], Decisions]
 
 
 @frozen

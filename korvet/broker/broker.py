@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from abc import ABC, abstractmethod
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,8 @@ from uuid import UUID, uuid4
 import trio
 from attrs import define, evolve, field, frozen
 
-from korvet.broker.authorization import ERRORS, Authorization, RequestDecisions, open_authorization
+from korvet.broker.authorization import ERRORS, Authorization, open_authorization
+from korvet.broker.context import RequestContext
 from korvet.broker.counters import Counters
 from korvet.broker.dynamic_settings import CLUSTER, BrokerSettings, BrokerSettingsStore
 from korvet.broker.limits import AnswerBudget, share_of
@@ -30,7 +30,6 @@ from korvet.broker.storage_defaults import storage_defaults
 from korvet.broker.topics import NewTopic, PlannedTopic, TopicRules, plan, rules_of
 from korvet.cluster.membership import Membership
 from korvet.cluster.registration import FIRST_ID, Registration
-from korvet.concurrency.decoded_budget import DecodedShare
 from korvet.config import ASSIGNED, Config, ConfigError
 from korvet.config.dynamic import with_dynamic
 from korvet.groups.coordinator import GroupCoordinator
@@ -57,7 +56,6 @@ from korvet.protocol.errors import (
 from korvet.protocol.text import LONGEST_ID_BYTES, is_longer
 from korvet.security.acl_store import AclStore
 from korvet.security.acls import CLUSTER_NAME, SUPPORTED, Operation, ResourceType
-from korvet.security.session import ANONYMOUS, Session
 from korvet.security.users import Users
 from korvet.storage.interface import (
     DocumentConflict,
@@ -77,76 +75,6 @@ CLUSTER_ID = ("cluster", "id")  # of the document
 
 # Makes the group coordinator of a broker from its storage, settings, clock and membership.
 MakeGroups = Callable[[Storage, Config, Callable[[], int], Membership], GroupCoordinator]
-
-
-class Disconnect(Exception):  # noqa: N818  it is the answer to a request, not an error
-    """Close the connection instead of sending a response, for example after an error of a Produce with acks=0."""
-
-
-class CutShort(Disconnect):
-    """Send the first half of the response, and then close the connection. Only injected faults raise it."""
-
-    def __init__(self, message: str, response: object) -> None:
-        super().__init__(message)
-        self.response = response
-
-
-class PendingResponse(ABC):
-    """The response to a request whose order relative to later requests is fixed, and whose result is not known yet.
-
-    The server may handle the connection's next request before it waits for the response. It must either wait for the
-    response or abandon it.
-    """
-
-    @abstractmethod
-    async def wait(self) -> object | None:
-        """Wait for the result and return the response, or None if the request has no response. May be called once."""
-
-    @abstractmethod
-    def abandon(self) -> None:
-        """Release what the request holds, since the client will not receive the response."""
-
-
-@define
-class RequestContext:
-    """A request's metadata, which a handler reads, and its progress, which a handler reports to the server."""
-
-    version: int
-    client_id: str | None = None
-    principal: str = ANONYMOUS
-    listener_name: str = "PLAINTEXT"
-    session: Session | None = None  # None on a listener without SASL
-    peer: str = ""
-    api_name: str = ""
-    request_bytes: int = 0
-    answer_bytes: int = 0  # bytes of the answer budget that the response's records hold until it is sent
-    objects: DecodedShare | None = None  # memory for a large request's objects, until it waits or is answered
-    parked: trio.CancelScope | None = None
-    is_timed: bool = False  # the handler reports the times of its phases
-    stored_s: float = 0.0  # seconds for which the handler has waited for an append, if `is_timed`
-    success: object = None  # the response, if the handler knows that it has no error code
-    has_parked: bool = False  # True after the handler has waited for records or for members of a group
-    throttle_ms: int = 0  # for how long the client has to wait because of its quotas
-    is_time_charged: bool = False  # the request's time counts for the client's quota, or never will
-    decisions: RequestDecisions | None = None  # the authorizer's, for the audit log
-    # Called when the server is done with the request: with the size of the response in bytes, or -1 if it was not sent.
-    ended: Callable[[int], None] | None = None
-
-    @property
-    def client_host(self) -> str:
-        """The peer's address without its port, as Kafka writes it: /127.0.0.1."""
-        return "/" + self.peer.rpartition(":")[0].strip("[]")
-
-    @property
-    def log_fields(self) -> dict[str, object]:
-        """The fields of a log line about the request."""
-        return {
-            "peer": self.peer,
-            "listener": self.listener_name,
-            "client_id": self.client_id,
-            "principal": None if self.principal == ANONYMOUS else self.principal,
-            "api": self.api_name,
-        }
 
 
 @frozen

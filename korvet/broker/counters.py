@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from korvet.broker.context import RequestContext
 from korvet.protocol.encoded_batches import EncodedBatches
 
 if TYPE_CHECKING:
-    from korvet.broker.broker import RequestContext
     from korvet.protocol.connection import Request
 
 

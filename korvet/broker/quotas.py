@@ -11,11 +11,11 @@ The server charges the time that each request took (`settle`). Without any quota
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import trio
 from attrs import define, field, frozen
 
+from korvet.broker.context import RequestContext
 from korvet.broker.rates import Meter, Rate, TokenBucket, Window
 from korvet.concurrency.task_times import TaskTimes
 from korvet.config import Config
@@ -35,9 +35,6 @@ from korvet.security.quotas import (
     address_of,
 )
 from korvet.storage.interface import Storage
-
-if TYPE_CHECKING:
-    from korvet.broker.broker import RequestContext
 
 # Limit of meters of one key. A meter takes some 3 kB. The meters that were unused for the longest time are dropped.
 MOST_METERS = 10_000

@@ -12,7 +12,8 @@ from typing import Any, Self
 import trio
 from attrs import define, field
 
-from korvet.broker.broker import Broker, PendingResponse, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import PendingResponse, RequestContext
 from korvet.faults.kinds import Call, Fault, Proceed
 from korvet.faults.requests import Names, topic_ids
 from korvet.groups.members import Leave

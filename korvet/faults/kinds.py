@@ -10,7 +10,8 @@ from typing import Any
 from attrs import define, evolve, field, frozen
 from attrs.validators import optional
 
-from korvet.broker.broker import Broker, CutShort, Disconnect, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import CutShort, Disconnect, RequestContext
 from korvet.faults.requests import Names, Selection, groups_of, merged, partition_number, refusal, topic_name
 from korvet.handlers import APIS
 from korvet.protocol.codec import decode, encode

@@ -31,7 +31,7 @@ from uuid import uuid4
 
 from attrs import define, evolve, field
 
-from korvet.groups.deadlines import Deadlines
+from korvet.coordination.deadlines import Deadlines
 from korvet.groups.members import (
     CONSUMER,
     NEW_MEMBER,

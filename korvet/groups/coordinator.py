@@ -8,7 +8,7 @@ killed: members continue to heartbeat in the generation that was saved last.
 
 `Membership` says which broker coordinates a group. When that changes, this broker drops the groups that it has lost,
 answers their waiting requests with NOT_COORDINATOR, and loads those that it has gained. A broker that loads a group
-saves its document once and begins an epoch (`Storage.fence`), so that the store rejects what the previous coordinator
+saves its document once and begins an epoch (`Documents.fence`), so that the store rejects what the previous coordinator
 has sent and the network, or a pause of that broker, has delayed: its documents by their versions, its commits by their
 epoch. A broker whose session has ended, which others may have declared dead, serves no group until it has renewed its
 registration, and then loads its groups again (`Membership.tenure`).
@@ -36,8 +36,8 @@ from attrs import define, field
 from korvet.cluster.membership import Membership
 from korvet.concurrency.tasks import in_parallel
 from korvet.config import Config
+from korvet.coordination.deadlines import NEVER
 from korvet.groups.classic import ClassicGroup
-from korvet.groups.deadlines import NEVER
 from korvet.groups.document import UnreadableDocument, read, written
 from korvet.groups.members import Answer, GroupLimits, Join, Joined, Leave, State, Sync, Synced
 from korvet.protocol.errors import (
@@ -54,11 +54,11 @@ from korvet.protocol.errors import (
     UnknownMemberId,
 )
 from korvet.protocol.text import LONGEST_ID_BYTES, is_longer, quoted
-from korvet.storage.interface import DocumentConflict, OffsetAndMetadata, Storage, TopicPartition
+from korvet.storage.interface import GROUP, DocumentConflict, OffsetAndMetadata, Storage, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-KIND = "group"
+KIND = GROUP
 NO_GENERATION = -1
 # After a group could not be saved, load it again after this time unless a request loads it before.
 LOOK_AGAIN_MS = 5000
@@ -362,7 +362,7 @@ class GroupCoordinator:
                 raise CoordinatorNotAvailable(str(error)) from None
             held.version = document.version
             await self._save(group_id, held, document.value)
-            held.epoch = await self.storage.fence(group_id)
+            held.epoch = await self.storage.fence(KIND, group_id)
             held.group.resume(_now_ms())
         held.is_loaded = True
 

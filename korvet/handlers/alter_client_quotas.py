@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import RequestContext
 from korvet.concurrency.time_slices import map_in_slices
 from korvet.protocol.errors import InvalidRequest, KafkaError, PolicyViolation, detached
 from korvet.protocol.messages.alter_client_quotas import (

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 from korvet.broker.administration import Resource, alter_settings
 from korvet.broker.alterations import SettingChange, with_settings_replaced
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import RequestContext
 from korvet.broker.dynamic_settings import settings_replaced
 from korvet.concurrency.time_slices import map_in_slices
 from korvet.protocol.errors import ErrorCode, KafkaError

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import RequestContext
 from korvet.concurrency.time_slices import TimeSlices, map_in_slices
 from korvet.protocol.errors import (
     DuplicateResource,

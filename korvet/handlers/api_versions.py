@@ -20,7 +20,8 @@ from typing import Any
 
 from attrs import Factory, frozen
 
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import RequestContext
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from korvet.protocol.text import is_software

@@ -19,7 +19,8 @@ from collections import Counter
 
 from korvet.broker.administration import alter_topic
 from korvet.broker.alterations import with_partitions
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import RequestContext
 from korvet.broker.topics import validate_request
 from korvet.concurrency.time_slices import TimeSlices
 from korvet.protocol.errors import InvalidRequest, KafkaError

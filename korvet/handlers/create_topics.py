@@ -23,7 +23,8 @@ from collections import Counter
 from collections.abc import Mapping
 from uuid import UUID
 
-from korvet.broker.broker import Broker, RequestContext, log_topic
+from korvet.broker.broker import Broker, log_topic
+from korvet.broker.context import RequestContext
 from korvet.broker.topics import (
     CLUSTER_METADATA_TOPIC,
     NewTopic,

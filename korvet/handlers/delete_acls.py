@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import RequestContext
 from korvet.concurrency.time_slices import map_in_slices
 from korvet.protocol.errors import ErrorCode, KafkaError, detached
 from korvet.protocol.messages.delete_acls import (

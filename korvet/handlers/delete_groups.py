@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from korvet.broker.broker import Broker, RequestContext, coordinator_error
+from korvet.broker.broker import Broker, coordinator_error
+from korvet.broker.context import RequestContext
 from korvet.concurrency.time_slices import each_in_slices
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.delete_groups import (

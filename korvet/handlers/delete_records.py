@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from korvet.broker.broker import Broker, RequestContext, partition_of
+from korvet.broker.broker import Broker, partition_of
+from korvet.broker.context import RequestContext
 from korvet.broker.topics import INTERNAL_TOPICS, SETTINGS
 from korvet.concurrency.time_slices import TimeSlices, each_in_slices
 from korvet.protocol.errors import InvalidTopicException, KafkaError, OffsetOutOfRange, PolicyViolation

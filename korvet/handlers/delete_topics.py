@@ -17,7 +17,8 @@ from collections import Counter
 from functools import partial
 from uuid import UUID
 
-from korvet.broker.broker import Broker, RequestContext, log_topic
+from korvet.broker.broker import Broker, log_topic
+from korvet.broker.context import RequestContext
 from korvet.concurrency.time_slices import each_in_slices, map_in_slices
 from korvet.protocol.errors import InvalidRequest, KafkaError, TopicAuthorizationFailed, TopicDeletionDisabled
 from korvet.protocol.messages.delete_topics import (

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import RequestContext
 from korvet.protocol.errors import InvalidRequest, KafkaError
 from korvet.protocol.messages.describe_acls import (
     AclDescription,

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import RequestContext
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.messages.describe_client_quotas import (
     DescribeClientQuotasRequest,

@@ -9,7 +9,8 @@ values UNSUPPORTED_ENDPOINT_TYPE. v2 can request fenced brokers; there are none.
 
 from __future__ import annotations
 
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import RequestContext
 from korvet.protocol.errors import KafkaError, MismatchedEndpointType, UnsupportedEndpointType
 from korvet.protocol.messages.describe_cluster import (
     DescribeClusterBroker,

@@ -24,7 +24,8 @@ from attrs import define, field
 
 from korvet.broker.administration import authorize_settings
 from korvet.broker.alterations import ResourceType, validate_broker_id
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import RequestContext
 from korvet.broker.topic_documentation import documentation_of
 from korvet.broker.topics import (
     SETTINGS,

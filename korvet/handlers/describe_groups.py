@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from korvet.broker.broker import Broker, RequestContext, coordinator_error
+from korvet.broker.broker import Broker, coordinator_error
+from korvet.broker.context import RequestContext
 from korvet.concurrency.tasks import in_parallel
 from korvet.groups.classic import ClassicGroup
 from korvet.groups.members import Member, State

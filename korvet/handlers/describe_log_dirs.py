@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import RequestContext
 from korvet.concurrency.time_slices import TimeSlices
 from korvet.protocol.buffers import EncodedElements
 from korvet.protocol.codec import Writer, element_writer

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from korvet.broker.broker import Broker, Disconnect, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import Disconnect, RequestContext
 from korvet.broker.topics import INTERNAL_TOPICS, validate_name
 from korvet.concurrency.time_slices import TimeSlices, map_in_slices, unique_in_slices
 from korvet.protocol.errors import ErrorCode, InvalidRequest, KafkaError

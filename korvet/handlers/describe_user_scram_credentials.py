@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import RequestContext
 from korvet.concurrency.tasks import in_parallel
 from korvet.concurrency.time_slices import map_in_slices
 from korvet.protocol.errors import DuplicateResource, KafkaError, ResourceNotFound, detached

@@ -24,7 +24,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from korvet.broker.broker import NO_EPOCH, Broker, RequestContext, partition_of
+from korvet.broker.broker import NO_EPOCH, Broker, partition_of
+from korvet.broker.context import RequestContext
 from korvet.concurrency.time_slices import CALLS_AT_ONCE, TimeSlices, map_in_slices
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.codec import encode

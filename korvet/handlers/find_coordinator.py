@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from korvet.broker.broker import Broker, Node, RequestContext
+from korvet.broker.broker import Broker, Node
+from korvet.broker.context import RequestContext
 from korvet.concurrency.time_slices import map_in_slices
 from korvet.protocol.errors import ErrorCode, InvalidRequest, KafkaError, TransactionalIdAuthorizationFailed
 from korvet.protocol.messages.find_coordinator import (

@@ -10,7 +10,8 @@ Versions: static members from v3.
 
 from __future__ import annotations
 
-from korvet.broker.broker import Broker, RequestContext, coordinator_error
+from korvet.broker.broker import Broker, coordinator_error
+from korvet.broker.context import RequestContext
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from korvet.security.acls import Operation

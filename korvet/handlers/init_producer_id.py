@@ -10,7 +10,8 @@ retry other errors until a timeout. An empty transactional id is INVALID_REQUEST
 
 from __future__ import annotations
 
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import RequestContext
 from korvet.protocol.errors import InvalidRequest, KafkaError, TransactionalIdAuthorizationFailed
 from korvet.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from korvet.security.acls import Operation, ResourceType

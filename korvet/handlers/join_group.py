@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from korvet.broker.broker import Broker, RequestContext, coordinator_error
+from korvet.broker.broker import Broker, coordinator_error
+from korvet.broker.context import RequestContext
 from korvet.groups.members import Join, Joined
 from korvet.protocol.errors import InvalidRequest, KafkaError
 from korvet.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember

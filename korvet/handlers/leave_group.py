@@ -9,7 +9,8 @@ Versions: up to v2, one member, whose error is that of the response; several fro
 
 from __future__ import annotations
 
-from korvet.broker.broker import Broker, RequestContext, coordinator_error
+from korvet.broker.broker import Broker, coordinator_error
+from korvet.broker.context import RequestContext
 from korvet.concurrency.time_slices import map_in_slices
 from korvet.groups.members import Leave
 from korvet.protocol.errors import ErrorCode, KafkaError

@@ -9,7 +9,8 @@ classic; filters for other types match none.
 
 from __future__ import annotations
 
-from korvet.broker.broker import Broker, RequestContext, coordinator_error
+from korvet.broker.broker import Broker, coordinator_error
+from korvet.broker.context import RequestContext
 from korvet.groups.document import TYPE
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse

@@ -20,7 +20,8 @@ OFFSET_NOT_AVAILABLE (before v5 LEADER_NOT_AVAILABLE) after a failover until the
 
 from __future__ import annotations
 
-from korvet.broker.broker import Broker, RequestContext, partition_of
+from korvet.broker.broker import Broker, partition_of
+from korvet.broker.context import RequestContext
 from korvet.concurrency.tasks import in_parallel
 from korvet.concurrency.time_slices import TimeSlices, each_in_slices
 from korvet.protocol.errors import (

@@ -6,7 +6,8 @@ send this request before they describe a topic.
 
 from __future__ import annotations
 
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import RequestContext
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,

@@ -26,7 +26,8 @@ from uuid import UUID
 
 from attrs import define, field, frozen
 
-from korvet.broker.broker import Broker, Disconnect, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import Disconnect, RequestContext
 from korvet.broker.limits import SMALLEST_ANSWER_BYTES
 from korvet.broker.topics import INTERNAL_TOPICS, validate_name
 from korvet.cluster.placement import Leaders

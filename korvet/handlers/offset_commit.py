@@ -16,7 +16,8 @@ unless a client requests another retention time.
 
 from __future__ import annotations
 
-from korvet.broker.broker import Broker, RequestContext, coordinator_error, partition_of
+from korvet.broker.broker import Broker, coordinator_error, partition_of
+from korvet.broker.context import RequestContext
 from korvet.concurrency.time_slices import TimeSlices, map_in_slices
 from korvet.protocol.errors import (
     ErrorCode,

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from korvet.broker.broker import Broker, RequestContext, coordinator_error, partition_of
+from korvet.broker.broker import Broker, coordinator_error, partition_of
+from korvet.broker.context import RequestContext
 from korvet.concurrency.time_slices import TimeSlices, each_in_slices, map_in_slices
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.offset_delete import (

@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
-from korvet.broker.broker import Broker, RequestContext, coordinator_error
+from korvet.broker.broker import Broker, coordinator_error
+from korvet.broker.context import RequestContext
 from korvet.concurrency.time_slices import TimeSlices, each_in_slices, map_in_slices
 from korvet.protocol.codec import element_writer
 from korvet.protocol.errors import ErrorCode, KafkaError

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from korvet.broker.broker import NO_EPOCH, Broker, RequestContext, partition_of
+from korvet.broker.broker import NO_EPOCH, Broker, partition_of
+from korvet.broker.context import RequestContext
 from korvet.concurrency.tasks import in_parallel
 from korvet.concurrency.time_slices import each_in_slices
 from korvet.protocol.errors import KafkaError

@@ -25,7 +25,8 @@ from time import monotonic
 
 from attrs import frozen
 
-from korvet.broker.broker import Broker, Disconnect, PendingResponse, RequestContext, partition_of
+from korvet.broker.broker import Broker, partition_of
+from korvet.broker.context import Disconnect, PendingResponse, RequestContext
 from korvet.broker.topics import INTERNAL_TOPICS, MAX_NAME_LENGTH, TopicRules
 from korvet.concurrency.time_slices import TimeSlices, map_in_slices, run_in_slices
 from korvet.protocol.compression import Codec

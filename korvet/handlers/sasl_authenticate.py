@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import trio
 
-from korvet.broker.broker import Broker, Disconnect, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import Disconnect, RequestContext
 from korvet.protocol.errors import IllegalSaslState, KafkaError, KafkaStorageError, SaslAuthenticationFailed
 from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 

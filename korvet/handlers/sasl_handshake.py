@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import trio
 
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import RequestContext
 from korvet.protocol.errors import ErrorCode, IllegalSaslState, UnsupportedSaslMechanism
 from korvet.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from korvet.broker.broker import Broker, RequestContext, coordinator_error
+from korvet.broker.broker import Broker, coordinator_error
+from korvet.broker.context import RequestContext
 from korvet.groups.members import Sync, Synced
 from korvet.protocol.errors import InconsistentGroupProtocol, KafkaError
 from korvet.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse

@@ -22,7 +22,8 @@ import trio
 from attrs import define, field
 
 from korvet.broker.authorization import log_decisions
-from korvet.broker.broker import Broker, CutShort, Disconnect, PendingResponse, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import CutShort, Disconnect, PendingResponse, RequestContext
 from korvet.broker.limits import Share
 from korvet.concurrency.decoded_budget import DecodedBudget, DecodedShare
 from korvet.concurrency.time_slices import run_in_slices

@@ -53,6 +53,7 @@ from korvet.storage.values import (
 )
 
 __all__ = [
+    "GROUP",
     "AppendResult",
     "AppendResults",
     "Catalogue",
@@ -84,8 +85,20 @@ __all__ = [
 ]
 
 
+#: The kind of the documents of groups. Their coordinators' epochs fence commits.
+GROUP = "group"
+
+
 class DocumentConflict(Exception):  # noqa: N818  an outcome callers plan for, not a fault
-    """Another broker or task saved the document first; the caller has to load it again."""
+    """Another broker or task saved the document first.
+
+    `current` is the document that `Documents.save` has found instead, or None if there is none: the caller need not
+    load it. Conflicts of the catalogue have none.
+    """
+
+    def __init__(self, current: Document | None = None) -> None:
+        super().__init__(current)
+        self.current = current
 
 
 class StorageUsageError(Exception):
@@ -298,7 +311,8 @@ class GroupOffsets(ABC):
     ) -> dict[TopicPartition, KafkaError | None]:
         """Commit offsets, fenced by the group's generation and by its coordinator's epoch; -1 is not fenced.
 
-        IllegalGeneration if the group has a later generation, NotCoordinator if `fence` has returned a later epoch.
+        IllegalGeneration if the group has a later generation, NotCoordinator if `Documents.fence` has returned a later
+        epoch for the group.
         """
 
     @abstractmethod
@@ -308,14 +322,11 @@ class GroupOffsets(ABC):
         """Return the committed offsets, for `tps` or for all partitions; those without one are left out."""
 
     @abstractmethod
-    async def fence(self, group_id: str) -> int:
-        """Begin the epoch of another coordinator of the group, and return it. The first one, 0, begins by itself."""
-
-    @abstractmethod
     async def forget(self, group_id: str, tps: Collection[TopicPartition] | None = None) -> None:
         """Delete a group's committed offsets, for `tps` or all of them, so that nothing restores them.
 
-        Deleting all of them deletes the fences too: a new group of that name may begin with any generation.
+        Deleting all of them deletes the fences too: a new group of that name may begin with any generation, and with
+        the first epoch of a coordinator.
         """
 
 
@@ -375,7 +386,16 @@ class Documents(ABC):
     async def save(self, kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
         """Write (None: delete) if the stored version is `expected_version` (0: absent); return the new version.
 
-        Raise DocumentConflict otherwise.
+        Raise DocumentConflict otherwise, with the stored document. No second round trip reads it.
+        """
+
+    @abstractmethod
+    async def fence(self, kind: str, key: str) -> int:
+        """Begin the epoch of another coordinator of that key, and return it. The first one, 0, begins by itself.
+
+        Epochs rise over all brokers, whether or not there is a document, and do not change it. They begin again at the
+        earliest when the document was deleted; those of GROUP, which `GroupOffsets.ack` compares, when `forget` has
+        deleted all of the group's offsets.
         """
 
     @abstractmethod

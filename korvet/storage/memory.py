@@ -35,6 +35,7 @@ from korvet.protocol.errors import (
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import ProducerBatch
 from korvet.storage.interface import (
+    GROUP,
     AppendResults,
     Compacted,
     Document,
@@ -153,6 +154,8 @@ class MemoryStorage(Storage):
     _watches: dict[TopicPartition, set[MemoryWatch]] = field(factory=dict, init=False)
     _groups: dict[str, GroupPositions] = field(factory=dict, init=False)
     _documents: dict[tuple[str, str], Document] = field(factory=dict, init=False)
+    # By kind and key. Those of groups are in `_groups`.
+    _epochs: dict[tuple[str, str], int] = field(factory=dict, init=False)
     _reclaimed_ms: int = field(default=-RECLAIM_INTERVAL_MS, init=False)
     # Producers with lower ids may have written to a topic that is gone, in this storage or an earlier one.
     _producers_complete_from: int = field(init=False)
@@ -406,11 +409,6 @@ class MemoryStorage(Storage):
             self._groups[group_id] = group
         return results
 
-    async def fence(self, group_id: str) -> int:
-        group = self._groups.setdefault(group_id, GroupPositions())
-        group.coordinator_epoch += 1
-        return group.coordinator_epoch
-
     def _commit(
         self, group: GroupPositions, tp: TopicPartition, position: OffsetAndMetadata
     ) -> KafkaError | None:
@@ -457,7 +455,7 @@ class MemoryStorage(Storage):
         stored = self._documents.get((kind, key))
         version = 0 if stored is None else stored.version
         if version != expected_version:
-            raise DocumentConflict
+            raise DocumentConflict(stored)
 
         if value is not None:
             self._budget.take(DOCUMENT_COST + len(value))
@@ -465,9 +463,18 @@ class MemoryStorage(Storage):
             self._budget.give_back(DOCUMENT_COST + len(stored.value))
             del self._documents[kind, key]
         if value is None:
+            self._epochs.pop((kind, key), None)
             return 0
         self._documents[kind, key] = Document(value, version + 1)
         return version + 1
+
+    async def fence(self, kind: str, key: str) -> int:
+        if kind == GROUP:
+            group = self._groups.setdefault(key, GroupPositions())
+            group.coordinator_epoch += 1
+            return group.coordinator_epoch
+        epoch = self._epochs[kind, key] = self._epochs.get((kind, key), 0) + 1
+        return epoch
 
     async def documents(self, kind: str) -> Collection[str]:
         return [key for other, key in self._documents if other == kind]

@@ -440,9 +440,6 @@ class RedisStreamsStorage(Storage):
             group_id, offsets, generation_id=generation_id, coordinator_epoch=coordinator_epoch
         )
 
-    async def fence(self, group_id: str) -> int:
-        return await self._groups.fence(group_id)
-
     async def committed(
         self, group_id: str, tps: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -458,6 +455,9 @@ class RedisStreamsStorage(Storage):
 
     async def save(self, kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
         return await self._documents.save(kind, key, value, expected_version=expected_version)
+
+    async def fence(self, kind: str, key: str) -> int:
+        return await self._documents.fence(kind, key)
 
     async def documents(self, kind: str) -> Collection[str]:
         return await self._documents.keys(kind)

@@ -14,7 +14,8 @@ from typing import TypeVar
 import trio
 from attrs import define, field, frozen
 
-from korvet.broker.broker import Broker, RequestContext, partition_of
+from korvet.broker.broker import Broker, partition_of
+from korvet.broker.context import RequestContext
 from korvet.broker.topics import NewTopic
 from korvet.config import Config, load_config
 from korvet.faults.injection import Faults, expire

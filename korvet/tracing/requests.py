@@ -15,7 +15,8 @@ from opentelemetry import trace
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode, Tracer
 from opentelemetry.util.types import AttributeValue
 
-from korvet.broker.broker import Broker, Disconnect, PendingResponse, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import Disconnect, PendingResponse, RequestContext
 from korvet.protocol.connection import PRODUCE, Api
 from korvet.protocol.encoded_batches import EncodedBatches
 from korvet.protocol.error_codes import Find, finder, name_of

@@ -17,7 +17,8 @@ from functools import partial
 import trio
 from attrs import define, field
 
-from korvet.broker.broker import Broker, MakeGroups, RequestContext
+from korvet.broker.broker import Broker, MakeGroups
+from korvet.broker.context import RequestContext
 from korvet.concurrency.rpc import Link, Parked, Question, answer_links, link_to
 from korvet.config import ConfigError
 from korvet.logs import configure

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from korvet.broker.authorization import address_of, log_decisions, make_authorizer, open_authorization
-from korvet.broker.broker import Disconnect
+from korvet.broker.context import Disconnect
 from korvet.config import Config
 from korvet.protocol.errors import ErrorCode, TopicAuthorizationFailed
 from korvet.protocol.messages.find_coordinator import FindCoordinatorRequest

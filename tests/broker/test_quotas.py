@@ -9,7 +9,8 @@ import trio
 from trio.testing import MockClock
 
 from korvet.broker import quotas as module
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import RequestContext
 from korvet.security.quotas import CLIENT_ID, IP, USER
 from tests.handlers.quotas import Names, set_quotas
 from tests.handlers.support import new_broker

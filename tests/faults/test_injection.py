@@ -9,7 +9,7 @@ import pytest
 import trio
 from attrs import evolve
 
-from korvet.broker.broker import CutShort, Disconnect, RequestContext
+from korvet.broker.context import CutShort, Disconnect, RequestContext
 from korvet.faults.kinds import Delay, Drop, Error, Freeze, RaiseLeaderEpoch, Throttle, Truncate
 from korvet.handlers import APIS
 from korvet.protocol.errors import ErrorCode

@@ -9,7 +9,8 @@ import trio
 from attrs import evolve
 
 from korvet.broker.authorization import log_decisions
-from korvet.broker.broker import Broker, PendingResponse, RequestContext, open_broker, registration_of
+from korvet.broker.broker import Broker, open_broker, registration_of
+from korvet.broker.context import PendingResponse, RequestContext
 from korvet.cluster.membership import Membership
 from korvet.config import Config
 from korvet.handlers import APIS

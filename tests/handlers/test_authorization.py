@@ -18,7 +18,8 @@ from conformance.comparison import differing
 from conformance.peers import MEMORY, Peer
 from conformance.talk import CLOSED, Step, Talk, newest
 from korvet.broker.authorization import Authorization
-from korvet.broker.broker import Broker, Disconnect
+from korvet.broker.broker import Broker
+from korvet.broker.context import Disconnect
 from korvet.handlers import APIS
 from korvet.protocol.codec import decode, encode
 from korvet.protocol.schema import schema_of

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from korvet.broker.broker import Broker, Disconnect
+from korvet.broker.broker import Broker
+from korvet.broker.context import Disconnect
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.describe_topic_partitions import (
     Cursor,

@@ -8,7 +8,8 @@ import trio
 from attrs import evolve
 from trio.testing import wait_all_tasks_blocked
 
-from korvet.broker.broker import Broker, Disconnect
+from korvet.broker.broker import Broker
+from korvet.broker.context import Disconnect
 from korvet.config import Config
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.codec import decode, encode

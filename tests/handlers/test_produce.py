@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from korvet.broker.broker import Broker, Disconnect
+from korvet.broker.broker import Broker
+from korvet.broker.context import Disconnect
 from korvet.broker.counters import Counters
 from korvet.handlers import APIS
 from korvet.handlers.produce import PendingProduce

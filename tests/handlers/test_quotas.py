@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import RequestContext
 from korvet.handlers import APIS
 from korvet.protocol.codec import encode
 from korvet.protocol.errors import ErrorCode

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import trio
 
-from korvet.broker.broker import Broker, Disconnect
+from korvet.broker.broker import Broker
+from korvet.broker.context import Disconnect
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from korvet.security.scram import ScramMechanism, credential_of, salted_password

@@ -9,7 +9,7 @@ from typing import Any
 import trio
 from attrs import define
 
-from korvet.broker.broker import PendingResponse, RequestContext
+from korvet.broker.context import PendingResponse, RequestContext
 from korvet.concurrency.histograms import SECONDS
 from korvet.metrics.definitions import METRICS
 from korvet.metrics.recorder import OTHER, Phases, Recorder

@@ -19,7 +19,8 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from korvet.broker.broker import Broker, Disconnect, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import Disconnect, RequestContext
 from korvet.config import Config
 from korvet.handlers import APIS
 from korvet.protocol.codec import decode

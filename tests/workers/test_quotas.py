@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from korvet.broker.broker import Broker, RequestContext
+from korvet.broker.broker import Broker
+from korvet.broker.context import RequestContext
 from korvet.concurrency.rpc import Link, Parked, Question, answer_links, link_to
 from korvet.security.quotas import CLIENT_ID, IP, USER
 from korvet.workers.quotas import USAGE, reporting

@@ -33,6 +33,7 @@ from korvet.protocol.errors import (
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import ProducerBatch
 from korvet.storage.interface import (
+    GROUP,
     AppendResult,
     AppendResults,
     Compacted,
@@ -82,8 +83,8 @@ CREATE TABLE IF NOT EXISTS producers (
 CREATE TABLE IF NOT EXISTS committed (
     group_id TEXT, topic TEXT REFERENCES topics ON DELETE CASCADE, partition INTEGER, next_offset INTEGER,
     leader_epoch INTEGER, metadata TEXT, commit_ms INTEGER, PRIMARY KEY (group_id, topic, partition));
-CREATE TABLE IF NOT EXISTS fences (
-    group_id TEXT PRIMARY KEY, generation_id INTEGER DEFAULT -1, coordinator_epoch INTEGER DEFAULT 0);
+CREATE TABLE IF NOT EXISTS generations (group_id TEXT PRIMARY KEY, generation_id INTEGER);
+CREATE TABLE IF NOT EXISTS coordinators (kind TEXT, key TEXT, epoch INTEGER, PRIMARY KEY (kind, key));
 CREATE TABLE IF NOT EXISTS documents (
     kind TEXT, key TEXT, value BLOB, version INTEGER, PRIMARY KEY (kind, key));
 -- Producers with lower ids may have written to a topic that is gone.
@@ -361,27 +362,21 @@ class SQLiteStorage(Storage):
         generation_id: int = -1,
         coordinator_epoch: int = -1,
     ) -> dict[TopicPartition, KafkaError | None]:
-        query = "SELECT generation_id, coordinator_epoch FROM fences WHERE group_id = ?"
-        latest, epoch = self.db.execute(query, (group_id,)).fetchone() or (-1, 0)
+        query = "SELECT epoch FROM coordinators WHERE kind = ? AND key = ?"
+        (epoch,) = self.db.execute(query, (GROUP, group_id)).fetchone() or (0,)
+        query = "SELECT generation_id FROM generations WHERE group_id = ?"
+        (latest,) = self.db.execute(query, (group_id,)).fetchone() or (-1,)
         if 0 <= coordinator_epoch < epoch:
             return {tp: NotCoordinator() for tp in offsets}
         if 0 <= generation_id < latest:
             return {tp: IllegalGeneration() for tp in offsets}
-        row = (group_id, max(latest, generation_id), epoch)
-        self.db.execute("INSERT OR REPLACE INTO fences VALUES (?, ?, ?)", row)
+        row = (group_id, max(latest, generation_id))
+        self.db.execute("INSERT OR REPLACE INTO generations VALUES (?, ?)", row)
         for tp, each in offsets.items():
             if self.has(tp):
                 committed = (group_id, *tp, each.offset, each.leader_epoch, each.metadata, self.clock())
                 self.db.execute("INSERT OR REPLACE INTO committed VALUES (?, ?, ?, ?, ?, ?, ?)", committed)
         return {tp: None if self.has(tp) else UnknownTopicOrPartition() for tp in offsets}
-
-    @transaction
-    def fence(self, group_id: str) -> int:
-        self.db.execute("INSERT OR IGNORE INTO fences (group_id) VALUES (?)", (group_id,))
-        query = """UPDATE fences SET coordinator_epoch = coordinator_epoch + 1
-                   WHERE group_id = ? RETURNING coordinator_epoch"""
-        (epoch,) = self.db.execute(query, (group_id,)).fetchone()
-        return cast(int, epoch)
 
     @transaction
     def committed(
@@ -397,7 +392,8 @@ class SQLiteStorage(Storage):
     def forget(self, group_id: str, tps: Collection[TopicPartition] | None = None) -> None:
         if tps is None:
             self.db.execute("DELETE FROM committed WHERE group_id = ?", (group_id,))
-            self.db.execute("DELETE FROM fences WHERE group_id = ?", (group_id,))
+            self.db.execute("DELETE FROM generations WHERE group_id = ?", (group_id,))
+            self.db.execute("DELETE FROM coordinators WHERE kind = ? AND key = ?", (GROUP, group_id))
         for tp in tps or ():
             query = "DELETE FROM committed WHERE group_id = ? AND topic = ? AND partition = ?"
             self.db.execute(query, (group_id, *tp))
@@ -478,6 +474,9 @@ class SQLiteStorage(Storage):
 
     @transaction
     def load(self, kind: str, key: str) -> Document | None:
+        return self.document(kind, key)
+
+    def document(self, kind: str, key: str) -> Document | None:
         query = "SELECT value, version FROM documents WHERE kind = ? AND key = ?"
         row = self.db.execute(query, (kind, key)).fetchone()
         return None if row is None else Document(*row)
@@ -487,13 +486,20 @@ class SQLiteStorage(Storage):
         query = "SELECT version FROM documents WHERE kind = ? AND key = ?"
         (version,) = self.db.execute(query, (kind, key)).fetchone() or (0,)
         if expected_version != version:
-            raise DocumentConflict
+            raise DocumentConflict(self.document(kind, key))
         if value is None:
             self.db.execute("DELETE FROM documents WHERE kind = ? AND key = ?", (kind, key))
             return 0
         row = (kind, key, value, expected_version + 1)
         self.db.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?)", row)
         return expected_version + 1
+
+    @transaction
+    def fence(self, kind: str, key: str) -> int:
+        self.db.execute("INSERT OR IGNORE INTO coordinators VALUES (?, ?, 0)", (kind, key))
+        query = "UPDATE coordinators SET epoch = epoch + 1 WHERE kind = ? AND key = ? RETURNING epoch"
+        (epoch,) = self.db.execute(query, (kind, key)).fetchone()
+        return cast(int, epoch)
 
     @transaction
     def documents(self, kind: str) -> Collection[str]:

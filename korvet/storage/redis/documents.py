@@ -1,5 +1,8 @@
 """Small documents with compare-and-set: each is a hash of version and value; a set for each kind has the keys.
 
+A coordinator's epoch is the field `coordinator`: of the document's hash, or of the hash of a group's committed offsets,
+whose commits it fences in one script.
+
 In a cluster the set is in another slot than the documents, so no script can update both. `save` adds a key before
 and after it creates the document. After a deletion it removes the key, and adds it again if the document exists by
 then. When two brokers save concurrently, the set therefore names every document, and at worst some deleted ones.
@@ -14,7 +17,7 @@ from typing import cast
 from attrs import define
 
 from korvet.protocol.errors import KafkaStorageError
-from korvet.storage.interface import Document, DocumentConflict
+from korvet.storage.interface import GROUP, Document, DocumentConflict
 from korvet.storage.redis.catalogue import CHANGES_KEPT
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.confirmations import Confirmations
@@ -22,12 +25,13 @@ from korvet.storage.redis.keys import Keyspace
 from korvet.storage.redis.scripts import SAVE
 
 # Kinds that their owners save every few seconds. They do not wait for replicas, whose absence must end no broker.
+COORDINATOR = b"coordinator"  # the field with the epoch of the last coordinator that `fence` has begun
 RENEWED = frozenset({"broker", "lease"})
 
 
 @define(eq=False)
 class Documents:
-    """Implements `Storage.load`, `save` and `documents`."""
+    """Implements `Storage.load`, `save`, `fence` and `documents`."""
 
     redis: RedisCaller
     keyspace: Keyspace
@@ -39,11 +43,7 @@ class Documents:
         name = self.keyspace.document(kind, key)
         reply = await self.redis.execute(b"HMGET", name, b"version", b"value", repeatable=True)
         version, value = cast(list[bytes | None], reply)
-        if version is None:
-            return None
-        if not version.isdigit():
-            raise KafkaStorageError(f"{name.decode()} is damaged: it has version {version!r:.100}")
-        return Document(value or b"", int(version))
+        return None if version is None else _document(name, version, value)
 
     async def save(self, kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
         """See `Storage.save`.
@@ -60,9 +60,10 @@ class Documents:
         is_deletion = b"1" if value is None else b"0"
         arguments = (expected_version, secrets.token_bytes(12), is_deletion, value or b"")
         run_id = self.redis.run_id(name)
-        version = cast(int, await self.redis.run(SAVE, [name], arguments, repeatable=True))
-        if version < 0:
-            raise DocumentConflict
+        version = cast(int | list[bytes], await self.redis.run(SAVE, [name], arguments, repeatable=True))
+        if not isinstance(version, int):
+            current = _document(name, *version)
+            raise DocumentConflict(current if current.version else None)
         if value is None:
             await self._unlist(names, name, key)
         elif expected_version == 0:
@@ -70,6 +71,11 @@ class Documents:
         if kind not in RENEWED:
             await self.confirmations.wait_replicated(name, run_id, self.replicas)
         return version
+
+    async def fence(self, kind: str, key: str) -> int:
+        """See `Storage.fence`. An increment that is repeated, since its answer was lost, skips an epoch."""
+        name = self.keyspace.group(key) if kind == GROUP else self.keyspace.document(kind, key)
+        return cast(int, await self.redis.execute(b"HINCRBY", name, COORDINATOR, 1, repeatable=True))
 
     async def _unlist(self, names: bytes, name: bytes, key: str) -> None:
         await self.redis.execute(b"SREM", names, key, repeatable=True)
@@ -94,3 +100,10 @@ class Documents:
             kind,
         )
         await self.redis.execute(*announcement, repeatable=True)
+
+
+def _document(name: bytes, version: bytes, value: bytes | None) -> Document:
+    """Return the document with these fields. Raises KafkaStorageError for a damaged version."""
+    if not version.isdigit():
+        raise KafkaStorageError(f"{name.decode()} is damaged: it has version {version!r:.100}")
+    return Document(value or b"", int(version))

@@ -46,7 +46,6 @@ DROP_OFFSETS = Script(source("drop_offsets"))
 
 SCRIPTS = (COMMIT, FOLLOW, DROP_OFFSETS)
 
-COORDINATOR = b"coordinator"  # the field with the epoch of the last coordinator that `fence` has begun
 LOG_START_FIELDS = (STATE_TOPIC, STATE_START, STATE_EARLIEST)
 POSITIONS_AT_ONCE = 1000  # a few milliseconds
 GROUPS_AT_ONCE = 100  # script calls in one write
@@ -99,11 +98,6 @@ class Groups:
                 for partition, offset in found.items():
                     nursery.start_soon(self._follow, group_id, partition, offset.offset, results)
         return results
-
-    async def fence(self, group_id: str) -> int:
-        """See `Storage.fence`. An increment that is repeated, since its answer was lost, skips an epoch."""
-        key = self.keyspace.group(group_id)
-        return cast(int, await self.redis.execute(b"HINCRBY", key, COORDINATOR, 1, repeatable=True))
 
     async def _store(
         self,

@@ -41,17 +41,18 @@ class DocumentContract(Contract):
     async def test_wrong_expected_version_conflicts(self, storage: Storage, expected_version: int) -> None:
         await storage.save("k", "x", b"1", expected_version=0)
         await storage.save("k", "x", b"2", expected_version=1)
-        with pytest.raises(DocumentConflict):
-            await storage.save("k", "x", b"3", expected_version=expected_version)
-        with pytest.raises(DocumentConflict):
-            await storage.save("k", "x", None, expected_version=expected_version)
+        for value in (b"3", None):
+            with pytest.raises(DocumentConflict) as conflict:
+                await storage.save("k", "x", value, expected_version=expected_version)
+            assert Document(b"2", 2) == conflict.value.current
 
         assert Document(b"2", 2) == await storage.load("k", "x")
 
     async def test_expected_version_of_a_missing_document_conflicts(self, storage: Storage) -> None:
         for value in (b"1", None):
-            with pytest.raises(DocumentConflict):
+            with pytest.raises(DocumentConflict) as conflict:
                 await storage.save("k", "x", value, expected_version=1)
+            assert conflict.value.current is None
 
         assert await storage.load("k", "x") is None
 
@@ -93,6 +94,37 @@ class DocumentContract(Contract):
                 nursery.start_soon(count, broker)
 
         assert Document(b"40", 40) == await storage.load("counter", "x")
+
+    async def test_conflict_has_what_the_next_save_needs(self, storage: Storage) -> None:
+        await storage.save("k", "x", b"", expected_version=0)
+        with pytest.raises(DocumentConflict) as conflict:
+            await storage.save("k", "x", b"1", expected_version=0)
+
+        assert conflict.value.current is not None
+        assert 2 == await storage.save("k", "x", b"2", expected_version=conflict.value.current.version)
+
+    async def test_epochs_of_coordinators_rise_over_all_brokers(
+        self, storage: Storage, environment: Environment
+    ) -> None:
+        first = await storage.fence("transaction", "t1")
+        async with environment.open() as other:
+            epochs = [first, await other.fence("transaction", "t1"), await storage.fence("transaction", "t1")]
+
+        assert [1, 2, 3] == epochs
+        assert 1 == await storage.fence("transaction", "t2")
+        assert 1 == await storage.fence("others", "t1")
+
+    async def test_epochs_of_coordinators_leave_documents_unchanged(self, storage: Storage) -> None:
+        await storage.fence("k", "x")
+        missing = await storage.load("k", "x")
+        await storage.save("k", "x", b"1", expected_version=0)
+        epoch = await storage.fence("k", "x")
+        await storage.save("k", "x", b"2", expected_version=1)
+
+        assert missing is None
+        assert 2 == epoch
+        assert Document(b"2", 2) == await storage.load("k", "x")
+        assert 3 == await storage.fence("k", "x")
 
     async def test_documents_of_a_kind_are_listed(self, storage: Storage) -> None:
         for key in ("alice", "bob", "größe", "a:b", ""):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from korvet.protocol.errors import IllegalGeneration, NotCoordinator, UnknownTopicOrPartition
-from korvet.storage.interface import OffsetAndMetadata, Storage, Topic, TopicPartition
+from korvet.storage.interface import GROUP, OffsetAndMetadata, Storage, Topic, TopicPartition
 from korvet.testing.contract.base import Contract
 from korvet.testing.environment import Environment
 from korvet.testing.records import append, numbered
@@ -175,7 +175,7 @@ class GroupContract(Contract):
     ) -> None:
         assert {tp: None} == await storage.ack("billing", {tp: OffsetAndMetadata(1)}, coordinator_epoch=0)
         async with environment.open() as other:
-            first, second = await other.fence("billing"), await storage.fence("billing")
+            first, second = await other.fence(GROUP, "billing"), await storage.fence(GROUP, "billing")
         results = await storage.ack(
             "billing", {tp: OffsetAndMetadata(9)}, generation_id=8, coordinator_epoch=first
         )
@@ -191,7 +191,7 @@ class GroupContract(Contract):
     async def test_coordinators_of_groups_are_fenced_independently(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
-        await storage.fence("billing")
+        await storage.fence(GROUP, "billing")
 
         assert {} == await storage.committed("billing")
         assert {tp: None} == await storage.ack("shipping", {tp: OffsetAndMetadata(2)}, coordinator_epoch=0)
@@ -199,7 +199,7 @@ class GroupContract(Contract):
     async def test_forgotten_group_begins_with_its_first_coordinator(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
-        await storage.fence("billing")
+        await storage.fence(GROUP, "billing")
         await storage.forget("billing")
 
         assert {tp: None} == await storage.ack("billing", {tp: OffsetAndMetadata(2)}, coordinator_epoch=0)

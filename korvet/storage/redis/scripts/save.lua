@@ -3,12 +3,14 @@
 --
 -- KEYS    the document        ARGV    the expected version (0: absent), a token, "1" to delete, the new value
 --
--- Answers the new version (0 after deletion), or -1 if the stored version differs.
+-- Answers the new version (0 after deletion), or if the stored version differs, the stored version and value.
 
 local stored = redis.call('HMGET', KEYS[1], 'version', 'token')
 local version = tonumber(stored[1] or '0')
 if stored[2] == ARGV[2] then return version end
-if version ~= tonumber(ARGV[1]) then return -1 end
+if version ~= tonumber(ARGV[1]) then
+  return { stored[1] or '0', redis.call('HGET', KEYS[1], 'value') or '' }
+end
 if ARGV[3] == '1' then
   redis.call('UNLINK', KEYS[1])
   return 0

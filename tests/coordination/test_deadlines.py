@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from random import Random
 
-from korvet.groups.deadlines import NEVER, SPARE, Deadlines
+from korvet.coordination.deadlines import NEVER, SPARE, Deadlines
 
 
 def test_keys_are_popped_in_order_of_their_deadlines() -> None:
