@@ -27,7 +27,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from heapq import heappop, heappush
 
 import trio
@@ -43,6 +43,7 @@ from korvet.groups.members import Answer, GroupLimits, Join, Joined, Leave, Stat
 from korvet.protocol.errors import (
     CoordinatorNotAvailable,
     ErrorCode,
+    FencedInstanceId,
     GroupIdNotFound,
     GroupSubscribedToTopic,
     InvalidGroupId,
@@ -178,8 +179,9 @@ class GroupCoordinator:
         if resting is not None and resting.is_at_rest(now_ms) and self._is_current(resting):
             # The fast path of the most frequent request: it only postpones a deadline, so there is nothing to save and
             # no answer to send, and the lock is not needed.
-            resting.group.heartbeat(member_id, group_instance_id, generation_id, now_ms)
-            return
+            with suppress(FencedInstanceId):  # to be confirmed below
+                resting.group.heartbeat(member_id, group_instance_id, generation_id, now_ms)
+                return
         async with self._hold(group_id) as held:
             held.group.heartbeat(member_id, group_instance_id, generation_id, _now_ms())
 
@@ -338,6 +340,9 @@ class GroupCoordinator:
                         await self._load(group_id, held)
                     try:
                         yield held
+                    except FencedInstanceId:
+                        await self._confirm(group_id, held)
+                        raise
                     finally:
                         if held.group.state is not State.DEAD:
                             await self._settle(group_id, held)
@@ -398,6 +403,16 @@ class GroupCoordinator:
             self._drop(group_id, held)
             raise NotCoordinator(f"group {quoted(group_id)} was coordinated by another broker") from None
         held.saved_state, held.saved_generation = held.group.state, held.group.generation_id
+
+    async def _confirm(self, group_id: str, held: HeldGroup) -> None:
+        """Raise NotCoordinator, and drop the group, if another broker has saved it since.
+
+        Clients end for good after FencedInstanceId, so a coordinator that was replaced must not answer it from memory.
+        """
+        document = await self.storage.load(KIND, group_id)
+        if held.version != (0 if document is None else document.version):
+            self._drop(group_id, held, ErrorCode.NOT_COORDINATOR)
+            raise NotCoordinator(f"group {quoted(group_id)} was saved by another broker")
 
     def _is_current(self, held: HeldGroup) -> bool:
         """Return True if this broker has been in session since it loaded the group."""

@@ -459,6 +459,20 @@ async def test_broker_reloads_a_group_saved_by_another_broker(
     assert (State.EMPTY, 2) == ((await ours.group("g")).state, (await ours.group("g")).generation_id)
 
 
+async def test_replaced_coordinator_fences_no_static_member(autojump_clock: MockClock, world: World) -> None:
+    """FENCED_INSTANCE_ID ends a client for good; the member's present id is known to the new coordinator only."""
+    ours, others = world.coordinator(), world.coordinator()
+    await Client(ours, "a", instance="a").take_part()
+    member = Client(others, "a", instance="a")
+    await member.join()
+    heartbeat = "g", member.member_id, "a", member.generation_id
+    with pytest.raises(NotCoordinator):
+        await ours.heartbeat(*heartbeat)
+
+    await others.group("g")
+    await ours.heartbeat(*heartbeat)
+
+
 async def test_member_that_joins_a_group_during_its_deletion_starts_a_new_group(
     autojump_clock: MockClock, world: World
 ) -> None:
