@@ -77,40 +77,18 @@ func (segment *segment) consume(ctx context.Context, topic, group string, count 
 	return values, reader.Close()
 }
 
-// The ends of both partitions. kafka-go's client does not repeat a request: a broker that has just created a topic may
-// answer that it does not lead it yet.
-func (segment *segment) ends(ctx context.Context, topic string) ([]kafka.PartitionOffsets, error) {
-	for {
-		answer, err := segment.client().ListOffsets(ctx, &kafka.ListOffsetsRequest{
-			Topics: map[string][]kafka.OffsetRequest{topic: {kafka.LastOffsetOf(0), kafka.LastOffsetOf(1)}},
-		})
-		if err != nil {
-			return nil, err
-		}
-		var refused error
-		for _, end := range answer.Topics[topic] {
-			if end.Error != nil {
-				refused = end.Error
-			}
-		}
-		if refused == nil || !(errors.Is(refused, kafka.NotLeaderForPartition) || errors.Is(refused, kafka.UnknownTopicOrPartition)) {
-			return answer.Topics[topic], refused
-		}
-		select {
-		case <-ctx.Done():
-			return nil, errors.Join(refused, ctx.Err())
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
-
 func (segment *segment) commitEnd(ctx context.Context, topic, group string) error {
-	ends, err := segment.ends(ctx, topic)
+	ends, err := segment.client().ListOffsets(ctx, &kafka.ListOffsetsRequest{
+		Topics: map[string][]kafka.OffsetRequest{topic: {kafka.LastOffsetOf(0), kafka.LastOffsetOf(1)}},
+	})
 	if err != nil {
 		return err
 	}
 	var commits []kafka.OffsetCommit
-	for _, end := range ends {
+	for _, end := range ends.Topics[topic] {
+		if end.Error != nil {
+			return end.Error
+		}
 		commits = append(commits, kafka.OffsetCommit{Partition: end.Partition, Offset: end.LastOffset})
 	}
 	answer, err := segment.client().OffsetCommit(ctx, &kafka.OffsetCommitRequest{

@@ -17,12 +17,13 @@ import attrs
 from korvet.protocol.schema import FIXED_FORMATS, ZERO_UUID, Field, is_flexible
 from korvet.protocol.source import Source, fields_of, fixed_size, smallest_size
 
-#: Limit of the total number of elements in all arrays of a message. The largest clusters send far
-#: fewer. An element can take two bytes on the wire and a hundred in memory, so the limit of a frame's size is not
-#: enough.
+#: Limit of the total number of elements in all arrays of a message; Kafka 4.4 limits each array. The largest clusters
+#: send far fewer. An element can take two bytes on the wire and a hundred in memory, so the limit of a frame's size is
+#: not enough.
 MAX_ELEMENTS = 1_000_000
 
-#: Limit of the number of tagged fields in a message, as in Kafka 4.4 (CVE-2026-111115). They precede authentication.
+#: Limit of the number of tagged fields in a message; Kafka 4.4 limits those of a struct (CVE-2026-111115). They precede
+#: authentication.
 MAX_TAGGED_FIELDS = 10_000
 
 ZERO = bytes(16)
