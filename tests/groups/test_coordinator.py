@@ -278,7 +278,7 @@ async def test_requests_for_unknown_groups_create_no_group(autojump_clock: MockC
         UnknownMemberId.error_code
         == (await broker.sync("made-up", Sync(member_id="m", generation_id=1), parked)).error_code
     )
-    assert {} == broker._groups
+    assert {} == broker.runtime.held
     assert [] == await broker.groups()
 
 
