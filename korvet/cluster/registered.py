@@ -9,7 +9,7 @@ stops to act as a coordinator after three quarters of the session.
 So the store decides between a renewal and a declaration of death, and all brokers read the same result. A broker that
 was paused and returns either renews in time, or finds its document marked, gives up what it held, and registers again.
 A command that a paused broker had sent may arrive later. The documents of groups and the epochs of their coordinators
-reject it (`korvet.groups.coordinator`).
+reject it (`korvet.coordination.runtime`).
 
 A document is marked instead of deleted: versions would begin again, and a late command could match one. The mark also
 keeps the id of a broker for its restart: an id is assigned to the broker that had it with the same addresses, otherwise

@@ -1,7 +1,7 @@
 """`korvet serve --processes N`: one broker with N processes that share its ports and its Redis.
 
     parent     holds the ports, runs the embedded server if configured, starts and restarts the workers
-    worker     one of the N: the same server as in a single process, with sharded groups (`korvet.workers.groups`)
+    worker     one of the N: the same server as in a single process, with its share of the groups (`groups`)
     forking    the process that workers are forked from
     control    the messages between parent and worker
 

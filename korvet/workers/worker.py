@@ -21,6 +21,8 @@ from korvet.broker.broker import Broker, MakeGroups
 from korvet.broker.context import RequestContext
 from korvet.concurrency.rpc import Link, Parked, Question, answer_links, link_to
 from korvet.config import ConfigError
+from korvet.coordination.routing import answer
+from korvet.groups.coordinator import GroupCoordinator
 from korvet.logs import configure
 from korvet.metrics.gather import Gatherer
 from korvet.metrics.recorder import Recorder
@@ -42,7 +44,7 @@ from korvet.workers.control import (
     Setup,
 )
 from korvet.workers.forking import call_myself
-from korvet.workers.groups import LedGroups, answer
+from korvet.workers.groups import LinkedProcesses
 from korvet.workers.quotas import USAGE, reporting
 
 logger = logging.getLogger(__name__)
@@ -155,7 +157,7 @@ def links_to_others(setup: Setup, nursery: trio.Nursery) -> Mapping[int, Link]:
 
 def sharded(setup: Setup, links: Mapping[int, Link]) -> MakeGroups:
     """Return a factory of this process's coordinator."""
-    return partial(LedGroups, index=setup.index, links=links)
+    return partial(GroupCoordinator, processes=LinkedProcesses(setup.index, links))
 
 
 @asynccontextmanager
@@ -169,7 +171,7 @@ async def answering(broker: Broker, setup: Setup) -> AsyncIterator[None]:
         if question.verb == USAGE:
             broker.quotas.add_usage(*question.arguments)
             return None
-        return await answer(broker.groups, question, parked)
+        return await answer([broker.groups], question, parked)
 
     async with trio.open_nursery() as nursery:
         await nursery.start(answer_links, setup.path_of(setup.index), answered, bound)

@@ -246,10 +246,16 @@ async def churn(monkeypatch: pytest.MonkeyPatch, seed: int) -> Cluster:
     return cluster
 
 
-async def test_group_survives_an_hour_of_churn_reproducibly(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, again, other = [await churn(monkeypatch, seed) for seed in (7, 7, 8)]
+def churned(monkeypatch: pytest.MonkeyPatch, seed: int) -> Cluster:
+    """Run `churn` on a clock of its own.
+
+    Times that are equal after one start may differ in their last bit after another one, and so come in another order.
+    """
+    return trio.run(churn, monkeypatch, seed, clock=MockClock(autojump_threshold=0))
+
+
+def test_group_survives_an_hour_of_churn_reproducibly(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, again, other = [churned(monkeypatch, seed) for seed in (7, 7, 8)]
 
     assert first.history() == again.history()
     assert first.history() != other.history()

@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -278,7 +279,7 @@ async def test_requests_for_unknown_groups_create_no_group(autojump_clock: MockC
         UnknownMemberId.error_code
         == (await broker.sync("made-up", Sync(member_id="m", generation_id=1), parked)).error_code
     )
-    assert {} == broker._groups
+    assert {} == broker.runtime.held
     assert [] == await broker.groups()
 
 
@@ -557,6 +558,23 @@ async def test_new_generation_waits_for_commits_in_flight(autojump_clock: MockCl
     await together(a.commit, rejoin)
 
     assert ["commit", "generation"] == order
+
+
+async def test_commit_after_the_join_timeout_does_not_wait_for_itself(
+    autojump_clock: MockClock, world: World
+) -> None:
+    broker = world.coordinator()  # no task handles its timeouts before the commit does
+    a, b = Client(broker, "a"), Client(broker, "b")
+    await a.join(rebalance_timeout_ms=5000)
+    await a.sync()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(b.join, rebalance_timeout_ms=5000))
+        await trio.sleep(6)
+        with trio.fail_after(1), pytest.raises(UnknownMemberId):
+            await a.commit()
+
+    assert (ErrorCode.NONE, 2) == (b.responses[0].error_code, b.generation_id)
+    assert {} == await world.storage.committed("g")
 
 
 async def test_storage_fences_commits_of_a_coordinator_that_lost_the_group(

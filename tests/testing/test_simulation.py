@@ -17,7 +17,9 @@ from attrs import define, evolve
 from trio.abc import Clock
 from trio.testing import MockClock
 
-from korvet.groups.coordinator import GroupCoordinator, HeldGroup, _notify, _now_ms
+from korvet.coordination.runtime import Held, Runtime, notify
+from korvet.groups.coordinator import GroupCoordinator
+from korvet.groups.machine import GroupMachine
 from korvet.maintenance.leases import Lease, Leases
 from korvet.storage.interface import Storage
 from korvet.testing.simulation import Setup, SimulationFailed, seeds, simulate
@@ -35,12 +37,17 @@ print(simulate(1, Setup(hours=2)).digest)
 class AnswersBeforeSaving(GroupCoordinator):
     """Answers members before their group is saved."""
 
-    async def _settle(self, group_id: str, held: HeldGroup) -> None:
-        held.group.tick(_now_ms())
-        answers, held.group.answers = held.group.answers, []
-        for ticket, answer in answers:
-            _notify(ticket, answer)
-        await super()._settle(group_id, held)
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        runtime = self.runtime
+        self.runtime = AnswersFirst(runtime.machines, runtime.storage, runtime.routing)
+
+
+class AnswersFirst(Runtime[GroupMachine]):
+    async def _finish(self, held: Held[GroupMachine], number: int) -> None:
+        for _, ticket, answer in held._unsent:
+            notify(ticket, answer)
+        await super()._finish(held, number)
 
 
 @define(eq=False)

@@ -21,7 +21,8 @@ from korvet.cluster.membership import Membership
 from korvet.cluster.registration import Registration
 from korvet.concurrency.rpc import Question, answer_links, link_to
 from korvet.config import Config
-from korvet.groups.coordinator import GroupCoordinator
+from korvet.coordination.routing import answer
+from korvet.groups.coordinator import VERBS, GroupCoordinator
 from korvet.groups.members import Join, Joined, Leave, State, Sync
 from korvet.protocol.errors import (
     CoordinatorNotAvailable,
@@ -36,7 +37,7 @@ from korvet.protocol.errors import (
 )
 from korvet.storage.interface import OffsetAndMetadata, TopicPartition
 from korvet.storage.memory import MemoryStorage
-from korvet.workers.groups import LedGroups, answer, owner_of
+from korvet.workers.groups import LinkedProcesses, owner_of
 from tests.groups.conversation import RANGE
 from tests.groups.test_coordinator import Client, parked, together
 
@@ -48,23 +49,23 @@ OTHERS = [index for index in range(PROCESSES) if index != OWNER]
 LIMIT_S = 20.0
 
 # Methods that each process calls only for its own groups, without RPC.
-LOCAL = {"committed", "own_groups", "run", "expire_positions"}
+LOCAL = {"committed", "groups", "own_groups", "run", "expire_positions"}
 
 
 @define
 class Family:
     """Processes that a test can end separately."""
 
-    groups: list[LedGroups]
+    groups: list[GroupCoordinator]
     ends: list[Callable[[], None]] = field(factory=list)
 
     @property
-    def owner(self) -> LedGroups:
+    def owner(self) -> GroupCoordinator:
         """The process that owns `GROUP`."""
         return self.groups[OWNER]
 
     @property
-    def others(self) -> list[LedGroups]:
+    def others(self) -> list[GroupCoordinator]:
         """The processes that do not own `GROUP`."""
         return [self.groups[index] for index in OTHERS]
 
@@ -84,7 +85,13 @@ async def family(storage: MemoryStorage, **settings: Any) -> AsyncIterator[Famil
                     }
                     membership = Membership(Registration(1, "", {}))
                     running.groups.append(
-                        LedGroups(storage, config, lambda: 0, membership, index=index, links=links)
+                        GroupCoordinator(
+                            storage,
+                            config,
+                            lambda: 0,
+                            membership,
+                            processes=LinkedProcesses(index, links),
+                        )
                     )
                 for index, groups in enumerate(running.groups):
                     running.ends.append(await nursery.start(work, groups, paths[index]))
@@ -94,15 +101,17 @@ async def family(storage: MemoryStorage, **settings: Any) -> AsyncIterator[Famil
         shutil.rmtree(folder)
 
 
-async def work(groups: LedGroups, path: Path, *, task_status: trio.TaskStatus[Callable[[], None]]) -> None:
+async def work(
+    groups: GroupCoordinator, path: Path, *, task_status: trio.TaskStatus[Callable[[], None]]
+) -> None:
     """Run a process: answer RPC requests, and handle the timeouts of the groups that it owns."""
     async with trio.open_nursery() as nursery:
-        await nursery.start(answer_links, path, partial(answer, groups), parked)
+        await nursery.start(answer_links, path, partial(answer, [groups]), parked)
         nursery.start_soon(groups.run)
         task_status.started(nursery.cancel_scope.cancel)
 
 
-async def is_rebalancing(groups: LedGroups) -> bool:
+async def is_rebalancing(groups: GroupCoordinator) -> bool:
     try:
         return (await groups.group(GROUP)).state is State.PREPARING_REBALANCE
     except GroupIdNotFound:
@@ -128,13 +137,13 @@ def test_groups_are_distributed_over_all_processes(processes: int) -> None:
 
 
 def test_every_request_of_the_coordinator_is_sharded() -> None:
-    def verbs(kind: type) -> set[str]:
-        found = vars(kind).items()
-        return {
-            name for name, value in found if inspect.iscoroutinefunction(value) and not name.startswith("_")
-        }
+    public = {
+        name
+        for name, value in vars(GroupCoordinator).items()
+        if callable(value) and inspect.iscoroutinefunction(inspect.unwrap(value)) and not name.startswith("_")
+    }
 
-    assert verbs(GroupCoordinator) - LOCAL == verbs(LedGroups) & verbs(GroupCoordinator)
+    assert {f"group.{name}" for name in public - LOCAL} == set(VERBS.table) - {"group.own_groups"}
 
 
 # --- Passing on -------------------------------------------------------------------------------------------
@@ -242,7 +251,7 @@ async def test_each_process_stores_only_the_groups_it_owns(storage: MemoryStorag
 
         for index, names in enumerate(own):
             assert {index} == {owner_of(name, PROCESSES) for name in names}
-            assert set(names) == set(processes.groups[index]._groups)
+            assert set(names) == set(processes.groups[index].runtime.held)
 
 
 # --- What ends a wait -------------------------------------------------------------------------------------
@@ -298,4 +307,4 @@ async def test_waiting_requests_are_retriable_when_the_owner_ends(storage: Memor
 async def test_unknown_verb_is_refused(storage: MemoryStorage) -> None:
     async with family(storage) as processes:
         with pytest.raises(ValueError, match="unknown verb 'close'"):
-            await answer(processes.owner, Question("close"), parked)
+            await answer([processes.owner], Question("close"), parked)
