@@ -50,8 +50,25 @@ def killed_during_syncs(bootstrap: str, topic: str, syncs: Syncs | None, kill: C
     return at_work.outcome()
 
 
+# The default of `make run`, and for a quarter of a minute each in `make soak` the others.
+EACH_APPENDFSYNC = pytest.mark.parametrize(
+    "appendfsync",
+    [
+        "everysec",
+        pytest.param("no", marks=pytest.mark.soak),
+        pytest.param("always", marks=pytest.mark.soak),
+    ],
+)
+
+
 @pytest.mark.parametrize(
-    "appendfsync,processes", [("everysec", "1"), ("everysec", "2"), ("no", "1"), ("always", "1")]
+    "appendfsync,processes",
+    [
+        ("everysec", "1"),
+        ("everysec", "2"),
+        pytest.param("no", "1", marks=pytest.mark.soak),
+        pytest.param("always", "1", marks=pytest.mark.soak),
+    ],
 )
 def test_killed_embedded_server_loses_nothing_while_a_sync_is_under_way(
     slow_disk: Syncs,
@@ -78,7 +95,7 @@ def test_killed_embedded_server_loses_nothing_while_a_sync_is_under_way(
     assert 0 == outcome.lost
 
 
-@pytest.mark.parametrize("appendfsync", ["everysec", "no", "always"])
+@EACH_APPENDFSYNC
 def test_killed_server_loses_what_everysec_postpones(
     slow_disk: Syncs, start_broker: StartBroker, topic: str, appendfsync: str, report: Report
 ) -> None:
@@ -143,7 +160,7 @@ def wait_for_child(client: redis.Redis, server: int) -> int:
     raise AssertionError("no rewrite has begun")
 
 
-@pytest.mark.parametrize("appendfsync", ["always", "everysec", "no"])
+@EACH_APPENDFSYNC
 def test_power_loss_costs_an_embedded_server_what_was_not_synced(
     embedded_folder: Path,
     start_broker: StartBroker,
