@@ -2,7 +2,7 @@
 # missing or pyproject.toml has changed, and goes.
 
 .DEFAULT_GOAL := help
-.PHONY: help system-packages setup setup-newest run test check style types layers unit slow spark newest coverage docs bench bench-full bench-growth bench-guard conformance soak constraints clean
+.PHONY: help system-packages setup setup-newest run test check style types layers unit slow spark newest coverage docs bench bench-full bench-growth bench-guard conformance soak constraints release clean
 .SUFFIXES:
 MAKEFLAGS += --no-builtin-rules
 
@@ -23,6 +23,7 @@ help:
 	@echo 'make docs     the documentation site in build/site, with all links checked: half a minute'
 	@echo 'make soak     loads and faults that run for minutes'
 	@echo 'make coverage   the branches that the unit tests run, by package; ten minutes'
+	@echo 'make release  sdist, wheel and SBOM in dist/, checked, and the tag; two minutes'
 	@echo 'make setup    only the virtual environment .venv (PYTHON=… chooses the interpreter)'
 	@echo 'make clean    remove .venv and caches; korvet-data stays'
 
@@ -124,6 +125,10 @@ conformance: $(developed)
 
 soak: $(developed)
 	$(pytest) -m soak -o faulthandler_timeout=1200
+
+# After the note for it in CHANGELOG.md; DRY=1 tries it without a tag.
+release: $(developed)
+	DRY=$(DRY) .ci/release $(python)
 
 # After `make clean` and `make LATEST=1 test`.
 constraints:
