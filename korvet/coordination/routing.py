@@ -195,7 +195,8 @@ class Verbs:
             def routed(
                 coordinator: C, key: str, /, *arguments: P.args, **named: P.kwargs
             ) -> Coroutine[Any, Any, R]:
-                if coordinator.routing.is_own(key):
+                # Most brokers are one process, whose heartbeats are not worth another call.
+                if coordinator.routing.processes is None or coordinator.routing.is_own(key):
                     return method(coordinator, key, *arguments, **named)
                 return verb.pass_on(coordinator, key, arguments, named)
 
