@@ -42,8 +42,8 @@ T = TypeVar("T")
 
 #: The parts of korvet that log, and the loggers of some of their parts.
 LOG_AREAS = (
-    "all", "audit", "broker", "cluster", "concurrency", "groups", "maintenance", "metrics", "security", "server",
-    "storage", "storage.embedded", "storage.redis", "storage.redis.client", "tiered", "web", "workers",
+    "all", "audit", "broker", "cluster", "concurrency", "coordination", "groups", "maintenance", "metrics", "security",
+    "server", "storage", "storage.embedded", "storage.redis", "storage.redis.client", "tiered", "web", "workers",
 )  # fmt: skip
 LOG_LEVEL = text(
     f"AREA=LEVEL; areas: {', '.join(LOG_AREAS)}; levels: DEBUG, INFO, WARNING, ERROR",

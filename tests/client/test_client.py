@@ -215,7 +215,7 @@ async def test_request_is_sent_to_the_given_node() -> None:
     async with fake_cluster(2) as (cluster, _), open_client(cluster.bootstrap) as client:
         await client.request(MetadataRequest(topics=[]), MetadataResponse, node_id=2)
 
-        assert (2, METADATA, 12) == cluster.requests[-1]
+        assert (2, METADATA, 13) == cluster.requests[-1]
 
 
 # --- Topics -----------------------------------------------------------------------------------------------

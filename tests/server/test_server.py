@@ -160,7 +160,7 @@ async def test_unknown_versions_of_api_versions_are_answered_in_version_0() -> N
         correlation_id, response = await client.answer(ApiVersionsRequest, 0)
 
         assert (7, ErrorCode.UNSUPPORTED_VERSION) == (correlation_id, response.error_code)
-        assert [(18, 0, 4)] == [
+        assert [(18, 0, 5)] == [
             (each.api_key, each.min_version, each.max_version) for each in response.api_keys
         ]
 
@@ -657,6 +657,7 @@ async def test_broker_of_a_cluster_leaves_after_its_appends() -> None:
         await client.send(client.frame_of(produce(), 9))
         await slow.until_begun(1)
         server.stop()
+        await wait_all_tasks_blocked()
         await late.send(late.frame_of(produce(), 9))
         refused = (await late.answer(ProduceRequest, 9))[1]
         assert ErrorCode.NOT_LEADER_OR_FOLLOWER == refused.responses[0].partition_responses[0].error_code
