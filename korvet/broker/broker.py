@@ -395,8 +395,7 @@ class Broker:
         """
         with trio.move_on_after(0 if self._draining else wait_s) as scope:
             context.parked, context.has_parked = scope, True
-            if context.objects is not None:
-                context.objects.end()
+            context.release_objects()
             self._parked.add(scope)
             try:
                 yield

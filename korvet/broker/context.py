@@ -90,6 +90,11 @@ class RequestContext:
     # Called when the server is done with the request: with the size of the response in bytes, or -1 if it was not sent.
     ended: Callable[[int], None] | None = None
 
+    def release_objects(self) -> None:
+        """Let other large requests take the memory that this one has taken, if it is one."""
+        if self.objects is not None:
+            self.objects.end()
+
     @property
     def client_host(self) -> str:
         """The peer's address without its port, as Kafka writes it: /127.0.0.1."""

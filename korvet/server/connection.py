@@ -136,7 +136,9 @@ class ServedConnection:
     _client_id: str | None = None  # of the last request
     _throttled_until: float = 0.0  # on Trio's clock; no request is read before
     _throttled: trio.CancelScope | None = None  # of the first task, while it waits for that
-    _objects: DecodedShare | None = None  # memory for the objects of the current request, if it is large
+    _objects: DecodedShare | None = (
+        None  # memory for the objects of the request that is decoded, if it is large
+    )
     _unanswered_bytes: int = 0  # total size of the requests in flight
     _slice_end: float = 0.0
     _timed: Api | None = None  # the API of the last request whose phases were timed
@@ -365,7 +367,7 @@ class ServedConnection:
             request.api.name,
             request.frame_size,
         )
-        context.objects = self._objects
+        context.objects, self._objects = self._objects, None
         share = self.receiver.taken(request.frame_size)
         is_produce = request.api.key == PRODUCE
         self._current = exchange = Exchange(request, is_produce, context, share, began)
@@ -457,7 +459,7 @@ class ServedConnection:
         )
         if request.frame_size > LARGE_FRAME:
             request.body = None  # a client may read the response slowly
-            self._release_objects()
+            exchange.context.release_objects()
         size = 0
         try:
             size = await self._send(buffers)
@@ -542,11 +544,6 @@ class ServedConnection:
             "error": error,
         }
 
-    def _release_objects(self) -> None:
-        if self._objects is not None:
-            self._objects.end()
-            self._objects = None
-
     def _release(self, exchange: Exchange, sent: int = -1) -> None:
         """Release what a request holds once `sent` bytes are its response, or if it will have none."""
         size = exchange.request.frame_size
@@ -556,6 +553,7 @@ class ServedConnection:
             self.shared.ended_last.set()
         self.shared.memory.budget.give_back(size, exchange.share)
         self.shared.broker.answers.change(-exchange.context.answer_bytes)
+        exchange.context.release_objects()
         if exchange.context.ended is not None:
             exchange.context.ended(sent)
 
@@ -568,7 +566,8 @@ class ServedConnection:
             if exchange.pending is not None:
                 exchange.pending.abandon()
             self._release(exchange)
-        self._release_objects()
+        if self._objects is not None:
+            self._objects.end()
         self.receiver.close()
         self.transport.close()
         self.closed(self)

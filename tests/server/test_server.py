@@ -24,6 +24,7 @@ from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTo
 from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import build_batch
+from korvet.server import connection
 from korvet.server.busy_poll import BusyPoll
 from korvet.server.connection import (
     PRODUCES_AT_ONCE,
@@ -420,6 +421,33 @@ async def test_large_requests_wait_for_memory_in_turn() -> None:
             await client.send(frame[400_000:])
             assert number == base_offset((await client.answer(ProduceRequest, 9))[1])
         assert 0 == server._budget.taken
+
+
+async def test_large_request_behind_a_large_produce_keeps_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The response to the Produce must not touch the memory for which the next request waits."""
+    monkeypatch.setattr(connection, "OBJECTS_BYTES", 1)  # one large request at a time
+    slow = SlowStorage(await with_topic())
+    topics = [MetadataRequestTopic(name=f"unknown{number}") for number in range(10_000)]
+    names = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+    large = produce(build_batch([(0, 1, None, bytes(100_000), ())]))
+    async with (
+        serving(storage=slow.shim()) as server,
+        connect(server) as first,
+        connect(server) as second,
+        connect(server) as third,
+    ):
+        for number, client in enumerate((first, second)):
+            await client.send(client.frame_of(large, 9) + client.frame_of(names, 12))
+            await slow.until_begun(number + 1)
+            await wait_all_tasks_blocked(0.01)
+        slow.begun[1].set()
+        await second.answer(ProduceRequest, 9)
+        slow.begun[0].set()
+        await first.answer(ProduceRequest, 9)
+        for client in (first, second):
+            assert 10_000 == len((await client.answer(MetadataRequest, 12))[1].topics)
+
+        assert 10_000 == len((await third.ask(names, 12)).topics)
 
 
 async def test_closed_connections_release_their_share_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
