@@ -43,6 +43,7 @@ class Membership:
     replaced_by: Registration | None = None  # another broker that has taken over this one's node id
     ended: trio.Event = field(factory=trio.Event, repr=False)  # set with `replaced_by`
     is_leaving: bool = False
+    _is_alone: bool = field(init=False, repr=False)  # no other broker lives
     _session_ends_s: float = math.inf  # Trio time
     _seeds: dict[int, int] = field(init=False, repr=False)
     _leaders: dict[str, Leaders] = field(init=False, factory=dict, repr=False)  # by listener
@@ -94,7 +95,7 @@ class Membership:
         A client that no longer finds this broker in Metadata sends its unanswered records to another broker. So this
         one must not append them as well.
         """
-        return not self.is_leaving and (len(self.living) == 1 or self.is_in_session)
+        return not self.is_leaving and (self.is_in_session or self._is_alone)
 
     # --- Groups -----------------------------------------------------------------------------------------
 
@@ -148,6 +149,7 @@ class Membership:
         living = living or {self.own.node_id: self.own}
         self.living = {node_id: living[node_id] for node_id in sorted(living)}
         self.known = {**known, **self.living}
+        self._is_alone = self.living.keys() == {self.own.node_id}
         self._seeds = seeds_of(self.living)
         self._leaders.clear()
         self._notify()

@@ -386,6 +386,8 @@ async def test_broker_whose_session_has_ended_appends_nothing() -> None:
 
     membership._use({1: membership.own, 2: evolve(membership.own, node_id=2)}, {})
     assert ErrorCode.NOT_LEADER_OR_FOLLOWER == (await one(broker, batch(b"with another"))).error_code
+    membership._use({2: evolve(membership.own, node_id=2)}, {})
+    assert ErrorCode.NOT_LEADER_OR_FOLLOWER == (await one(broker, batch(b"declared dead"))).error_code
     membership._session_ends_s = math.inf
     assert ErrorCode.NONE == (await one(broker, batch(b"in session"))).error_code
     assert [(0, 1), (1, 1)] == await stored(broker)
