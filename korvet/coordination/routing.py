@@ -127,7 +127,7 @@ class Coordinator(Protocol):
 
     @property
     def routing(self) -> Routing:
-        """Where its keys run."""
+        """The routing of its keys."""
 
 
 C = TypeVar("C", bound=Coordinator)

@@ -247,7 +247,7 @@ async def churn(monkeypatch: pytest.MonkeyPatch, seed: int) -> Cluster:
 
 
 def churned(monkeypatch: pytest.MonkeyPatch, seed: int) -> Cluster:
-    """Run `churn` on a clock of its own.
+    """Run `churn` with a new clock.
 
     Times that are equal after one start may differ in their last bit after another one, and so come in another order.
     """

@@ -24,8 +24,8 @@ from korvet.storage.redis.confirmations import Confirmations
 from korvet.storage.redis.keys import Keyspace
 from korvet.storage.redis.scripts import SAVE
 
-# Kinds that their owners save every few seconds. They do not wait for replicas, whose absence must end no broker.
 COORDINATOR = b"coordinator"  # the field with the epoch of the last coordinator that `fence` has begun
+# Kinds that their owners save every few seconds. They do not wait for replicas, whose absence must end no broker.
 RENEWED = frozenset({"broker", "lease"})
 
 
