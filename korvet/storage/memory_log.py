@@ -32,6 +32,7 @@ from korvet.protocol.record_batch import (
     RecordBatch,
     build_marker,
     decode_records,
+    empty_batch,
     first_offset_at,
     parse_batches,
     stamp,
@@ -420,10 +421,14 @@ class PartitionLog:
         stable = self.bounds.last_stable_offset
         before = stable if stable < self.next_offset else None
         found = self._collect(number, index, max_bytes, at_least_one=at_least_one, before=before)
-        if not found.batches.size or not self.transactions.aborted:
-            return found
-        end = max(header.last_offset for header in found.batches.headers()) + 1
-        return found._replace(aborted=self.transactions.aborted_between(offset, end))
+        end = max((header.last_offset for header in found.batches.headers()), default=offset - 1) + 1
+        aborted = self.transactions.aborted_between(offset, end) if self.transactions.aborted else ()
+        if before is not None and not found.is_cut and end < before:
+            # There are no records up to there. Consumers compare their position with the last stable offset.
+            filler = empty_batch(before - 1, LEADER_EPOCH)
+            batches = EncodedBatches([*found.batches.buffers, filler], found.batches.size + len(filler))
+            found = Slice(batches)
+        return found._replace(aborted=aborted)
 
     # --- By time ----------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from korvet.protocol.compression import Codec
 from korvet.protocol.encoded_batches import EncodedBatches
 from korvet.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
 from korvet.protocol.record_batch import empty_batch
-from korvet.storage.interface import LogOffsets, ReadRequest, ReadResult, TopicPartition
+from korvet.storage.interface import AbortedTransaction, LogOffsets, ReadRequest, ReadResult, TopicPartition
 from korvet.storage.offsets import is_foreign
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import Pending, RedisUnavailable
@@ -52,6 +52,8 @@ REBUILT_AT_ONCE = 500
 COMPRESSED_AT_ONCE = 200_000
 # Batches smaller than this are copied into a shared buffer.
 SMALL_BATCH_BYTES = 4096
+# Aborted transactions that are requested at once.
+ABORTED_AT_ONCE = 64
 # Partitions whose state is requested in one write.
 STATES_AT_ONCE = 250
 # Calls of `settle` before a read is answered as it stands, since other clients may add entries all the time.
@@ -77,6 +79,10 @@ class PartitionRead:
     offsets: LogOffsets | None = None
     taken: bytes = b""  # the ID of the last entry in `buffers`
     is_cut: bool = False
+    is_committed: bool = field(default=False, kw_only=True)  # `read_committed`
+    stable_id: bytes = b""  # where it then ends: the last stable offset when the first slice was read
+    aborted: Sequence[Entry] = ()  # of `$aborted`, from the offset on
+    has_more_aborted: bool = False
 
     def __attrs_post_init__(self) -> None:
         self.position = self.partition.mapper.entry_id(max(self.offset, 0))
@@ -89,7 +95,10 @@ class PartitionRead:
         return known is not None and self.offset >= known.next_offset
 
     def commands(self) -> list[Command]:
-        """Return the commands for the next slice and the state: five, or four if no entries are requested."""
+        """Return the commands for the next slice and the state: five, or four if no entries are requested.
+
+        The first slice of a `read_committed` has a sixth one.
+        """
         partition = self.partition
         self.known = partition.known
         state, length = partition.state_commands()
@@ -98,7 +107,26 @@ class PartitionRead:
             return [(b"MULTI",), state, length, (b"EXEC",)]
         self.asked = self._entries_to_ask_for()
         entries = (b"XRANGE", partition.keys.stream, self.position, b"+", b"COUNT", self.asked)
+        if self.is_committed and self.offsets is None:
+            return [(b"MULTI",), state, length, entries, self._aborted_after(self.position), (b"EXEC",)]
         return [(b"MULTI",), state, length, entries, (b"EXEC",)]
+
+    def _aborted_after(self, entry_id: bytes) -> Command:
+        """Return the command that reads aborted transactions, beginning with a marker's ID as XRANGE takes it."""
+        return b"XRANGE", self.partition.keys.aborted, entry_id, b"+", b"COUNT", ABORTED_AT_ONCE
+
+    def take_aborted(self, entries: Sequence[Entry]) -> None:
+        self.aborted = [*self.aborted, *entries]
+        self.has_more_aborted = len(entries) == ABORTED_AT_ONCE
+
+    def more_aborted(self) -> list[Command]:
+        """Return the commands for more aborted transactions and for the state, or none if the read has all of its.
+
+        Transactions that were aborted later begin at the `stable` ID of the last one or above it.
+        """
+        if not self.has_more_aborted or not self.taken or is_before(self.taken, self.aborted[-1][1][5]):
+            return []
+        return [self._aborted_after(b"(" + self.aborted[-1][0]), self.partition.state_commands()[0]]
 
     def _entries_to_ask_for(self) -> int:
         """Return how many entries probably fit. Redis would read and send any more of them in vain."""
@@ -163,7 +191,7 @@ class PartitionRead:
         Consumers have to reach the high watermark also if its last records are gone, lost in a failover or deleted by
         another client: an empty batch then ends there. A partition that never had a record is only empty.
         """
-        end = state.high_watermark
+        end = state.last_stable_offset if self.is_committed else state.high_watermark
         last = self.partition.mapper.offset(self.taken) if self.taken else None
         is_short = self.offset < end and (last is None or last + 1 < end)
         self.is_cut = is_short and not is_complete
@@ -174,7 +202,16 @@ class PartitionRead:
 
     def result(self) -> ReadResult:
         offsets = cast(LogOffsets, self.offsets)
-        return ReadResult(EncodedBatches(self.buffers, self.size), offsets, self.is_cut)
+        batches = EncodedBatches(self.buffers, self.size)
+        if not self.aborted or not self.taken:
+            return ReadResult(batches, offsets, self.is_cut)
+        bound = self.partition.bound
+        aborted = [
+            AbortedTransaction(int(fields[1]), bound(fields[3]))
+            for _, fields in self.aborted
+            if not is_before(self.taken, fields[3])
+        ]
+        return ReadResult(batches, offsets, self.is_cut, aborted)
 
 
 @define(eq=False)
@@ -188,7 +225,11 @@ class Reader:
     _reported_topics: set[UUID] = field(factory=set)
 
     async def read(
-        self, requests: Mapping[TopicPartition, ReadRequest], max_bytes: int
+        self,
+        requests: Mapping[TopicPartition, ReadRequest],
+        max_bytes: int,
+        *,
+        is_committed: bool = False,
     ) -> dict[TopicPartition, ReadResult | KafkaError]:
         """See `Storage.read`."""
         results: dict[TopicPartition, ReadResult | KafkaError] = {}
@@ -199,7 +240,9 @@ class Reader:
             except KafkaError as error:
                 results[tp] = error
             else:
-                waiting.append(PartitionRead(partition, request.offset, request.max_bytes))
+                waiting.append(
+                    PartitionRead(partition, request.offset, request.max_bytes, is_committed=is_committed)
+                )
 
         left = max_bytes
         while waiting:
@@ -215,6 +258,8 @@ class Reader:
                 read.at_least_one = left == max_bytes
                 try:
                     await self._finish(read, first)
+                    if read.has_more_aborted:
+                        await self._read_aborted(read)
                     results[read.partition.tp] = read.result()
                 except KafkaError as error:
                     results[read.partition.tp] = error
@@ -257,16 +302,23 @@ class Reader:
         executed: Reply | None = first
         while executed is not None:
             state, entries = await self._checked(read, executed)
-            if read.offsets is None:
+            is_first = read.offsets is None
+            if is_first:
                 self._check_bounds(read, state)
                 read.average = read.average or read.partition.entry_bytes
             if read.partition.config.min_insync_replicas > 1:
                 state = await self._visible(read.partition, state, read.offset)
-                entries = before_end(state, entries)
-            read.offsets = state.offsets
+                entries = before_end(state.visible_id, entries)
+            if is_first and read.is_committed:
+                read.stable_id = state.stable_id
+            if read.is_committed:
+                entries = before_end(read.stable_id, entries)
+            if is_first or not read.is_committed:
+                read.offsets = state.offsets
+                ended = state
             asked = read.asked
             if not entries:
-                read.end(state, is_complete=asked > 0)
+                read.end(ended, is_complete=asked > 0)
                 return
             ahead = self._send_next(read, entries) if read.needs_more(behind=len(entries)) else None
             has_room = await self._rebuild(read, entries, state)
@@ -275,8 +327,21 @@ class Reader:
                 ahead = self._send_next(read, entries)
             executed = await self._executed(ahead, read) if has_room and ahead is not None else None
             if executed is None:
-                read.end(state, is_complete=is_complete)
+                read.end(ended, is_complete=is_complete)
                 await trio.lowlevel.checkpoint()
+
+    async def _read_aborted(self, read: PartitionRead) -> None:
+        """Read the rest of the aborted transactions of a read. Raise OffsetOutOfRange if it may be trimmed by now."""
+        while commands := read.more_aborted():
+            replies = await self.redis.pipeline(commands, repeatable=True)
+            for each in replies:
+                if isinstance(each, Exception):
+                    raise self.redis.failure(each)
+            entries, fields = cast(tuple[Sequence[Entry], Sequence[bytes | None]], tuple(replies))
+            read.take_aborted(entries)
+            state = read.partition.state(fields, 0)
+            if state is None or state.trimmed_before > read.offset:
+                raise OffsetOutOfRange(f"records at offset {read.offset} were removed meanwhile")
 
     async def _rebuild(self, read: PartitionRead, entries: Sequence[Entry], state: PartitionState) -> bool:
         """Build batches from a slice, some entries at a time; return True if there is room for more."""
@@ -339,7 +404,10 @@ class Reader:
             elif self._is_settled(read, state, entries) or read.attempts >= SETTLING_ATTEMPTS:
                 partition.note(state.leader_epoch, state.next_id)
                 self.ends_at(partition.keys.stream, state.next_id)
-                return state, before_end(state, entries)
+                if len(rest) > 1:
+                    read.aborted = ()
+                    read.take_aborted(cast(Sequence[Entry], rest[1]))
+                return state, before_end(state.visible_id, entries)
             else:
                 await self.partitions.settle(partition)
             read.attempts += 1
@@ -458,9 +526,8 @@ def is_before(entry_id: bytes, next_id: bytes) -> bool:
     return id_of(entry_id) < id_of(next_id)
 
 
-def before_end(state: PartitionState, entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Return the entries that consumers may read."""
-    end = state.visible_id
+def before_end(end: bytes, entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Return the entries below the ID at which consumers' reads end."""
     if not entries or is_before(entries[-1][0], end):
         return entries
     return [entry for entry in entries if is_before(entry[0], end)]

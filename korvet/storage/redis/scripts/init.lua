@@ -16,7 +16,7 @@ end
 -- Try the commands of an append: if the Redis user lacks a permission, fail here and not in the middle of an append.
 call('XADD', index, '*', 'rehearsal', '1')
 call('XTRIM', index, 'MAXLEN', '=', 0)
-call('UNLINK', index, summary, producers_key)
+call('UNLINK', index, summary, producers_key, transactions_key, open_key, aborted_key)
 call('HDEL', state_key, 'rehearsal')
 call('HDEL', producers_key, 'rehearsal')
 call('XTRIM', stream, 'MINID', '=', '0-0')

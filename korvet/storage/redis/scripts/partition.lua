@@ -1,6 +1,6 @@
 -- Shared by the scripts of one partition; stands before each of them.
 --
--- KEYS    stream, $state, $index, $summary, $producers (see keys.py)
+-- KEYS    stream, $state, $index, $summary, $producers, $transactions, $open, $aborted (see keys.py)
 -- ARGV    1 topic id            4 layout: record | batch      7 kept at least (ms)
 --         2 sequence mask       5 retention.ms, or -1         8 "run-id begins newest flag epoch next-id": the server, "" if
 --         3 highest ms          6 retention.bytes, or -1        unknown; the leader epoch that begins there, "-" if
@@ -23,7 +23,7 @@ local try = pcall -- of Lua: catches errors of all calls in a function
 local ARGV, call, pcall = ARGV, redis.call, redis.pcall -- locals are faster
 local format, match = string.format, string.match
 
-local stream, state_key, index, summary, producers_key = unpack(KEYS)
+local stream, state_key, index, summary, producers_key, transactions_key, open_key, aborted_key = unpack(KEYS)
 local topic_id, layout = ARGV[1], ARGV[4]
 local mask, highest_ms = tonumber(ARGV[2]), tonumber(ARGV[3])
 local retention_ms, retention_bytes, keep_ms = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -120,7 +120,7 @@ local function epoch_of(s) return match(s.epochs, '(%d+):%d+%-%d+$') end
 local function load(other)
   local f = call('HMGET', state_key, 'topic', 'next', 'start', 'length', 'entries', 'bytes', 'trimmed', 'largest',
     'skipped', 'epochs', 'checked', 'chunk.bytes', 'chunk.opened', 'chunk.appended', 'chunk.max_timestamp',
-    'stretch.bytes', 'stretch.max_timestamp', 'earliest', 'first', 'server', 'visible', other or 'topic')
+    'stretch.bytes', 'stretch.max_timestamp', 'earliest', 'first', 'server', 'visible', 'unstable', other or 'topic')
   if not f[1] then return nil, {'nostate'} end
   if f[1] ~= topic_id then return nil, {'othertopic'} end
   local s = {
@@ -128,7 +128,7 @@ local function load(other)
     trimmed = tonumber(f[7]), largest = tonumber(f[8]), skipped = tonumber(f[9]), epochs = f[10],
     checked = tonumber(f[11]) or 0, chunk_bytes = tonumber(f[12]), chunk_opened = tonumber(f[13]),
     chunk_appended = tonumber(f[14]), chunk_max = f[15], stretch_bytes = tonumber(f[16]), stretch_max = f[17],
-    earliest = f[18] or f[3], first = f[19] or '', server = f[20], visible = f[21], other = f[22], dirty = false,
+    earliest = f[18] or f[3], first = f[19] or '', server = f[20], visible = f[21], unstable = f[22] or '', other = f[23], dirty = false,
   }
   s.ms, s.seq = pair_of(f[2] or '')
   -- Another client may have written to the hash. A missing number would fail a script in the middle of its writes.
@@ -165,9 +165,10 @@ local function save(s, ...)
     ...)
   if s.has_moved then call('HSET', state_key, 'earliest', s.earliest, 'first', s.first) end
   if s.has_lost_producers then forget_producers() end
-  if s.has_other_visible and s.visible then call('HSET', state_key, 'visible', s.visible) end
-  if s.has_other_visible and not s.visible then call('HDEL', state_key, 'visible') end
-  s.dirty, s.has_moved, s.has_other_visible = false, false, false
+  if s.has_other_visible and s.visible then call('HSET', state_key, 'visible', s.visible, 'visible.stable', s.unstable) end
+  if s.has_other_visible and not s.visible then call('HDEL', state_key, 'visible', 'visible.stable') end
+  if s.has_other_unstable then call('HSET', state_key, 'unstable', s.unstable) end
+  s.dirty, s.has_moved, s.has_other_visible, s.has_other_unstable = false, false, false, false
 end
 
 -- The index
@@ -237,6 +238,7 @@ local function drop_before(s, id)
   s.length = s.length - dropped
   call('XTRIM', index, 'MINID', '=', id)
   call('XTRIM', summary, 'MINID', '=', id)
+  call('XTRIM', aborted_key, 'MINID', '=', id)
   s.dirty = true
 end
 
