@@ -36,6 +36,7 @@ from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import ProducerBatch
 from korvet.storage.interface import (
     GROUP,
+    NO_TRANSACTIONS,
     AppendResults,
     Compacted,
     Document,
@@ -52,6 +53,7 @@ from korvet.storage.interface import (
     StorageDefaults,
     Topic,
     TopicPartition,
+    Transactions,
     Watch,
 )
 from korvet.storage.memory_compaction import MemoryCompaction
@@ -269,6 +271,7 @@ class MemoryStorage(Storage):
         *,
         acks: int = -1,
         timeout_s: float = 30.0,  # noqa: ARG002  nothing here is waited for
+        transactions: Transactions = NO_TRANSACTIONS,  # noqa: ARG002  not served yet
     ) -> AppendResults:
         now_ms = self.clock()
         results: AppendResults = {}

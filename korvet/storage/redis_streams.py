@@ -34,6 +34,7 @@ from korvet.concurrency.background import background_nursery
 from korvet.protocol.errors import KafkaError, NotEnoughReplicasAfterAppend, OffsetOutOfRange, RequestTimedOut
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.interface import (
+    NO_TRANSACTIONS,
     AppendResults,
     Compacted,
     Document,
@@ -52,6 +53,7 @@ from korvet.storage.interface import (
     StorageDefaults,
     Topic,
     TopicPartition,
+    Transactions,
     Watch,
 )
 from korvet.storage.redis.append import Appender
@@ -328,6 +330,7 @@ class RedisStreamsStorage(Storage):
         *,
         acks: int = -1,
         timeout_s: float = 30.0,
+        transactions: Transactions = NO_TRANSACTIONS,  # noqa: ARG002  not served yet
     ) -> AppendResults:
         appending = await self.begin_append(batches, acks=acks, timeout_s=timeout_s)
         return await appending.wait() if isinstance(appending, PendingAppend) else appending
@@ -341,6 +344,7 @@ class RedisStreamsStorage(Storage):
         *,
         acks: int = -1,
         timeout_s: float = 30.0,
+        transactions: Transactions = NO_TRANSACTIONS,  # noqa: ARG002  not served yet
     ) -> AppendResults | PendingAppend:
         return await self._appender.begin(batches, acks=acks, timeout_s=timeout_s)
 
