@@ -2,7 +2,6 @@
 
     definitions       every metric: name, kind, labels, meaning
     recorder          counts events while they happen
-    error_codes       find the error codes in a response
     samples           the values of metrics, and how those of several processes are merged
     gather            read everything else when a scrape requests it: groups, lag, Redis
     exposition        samples in Prometheus' text formats

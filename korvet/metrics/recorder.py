@@ -19,7 +19,7 @@ from korvet.concurrency.time_slices import TimeSlices
 from korvet.metrics.samples import Labels, Samples, Value
 from korvet.protocol.connection import Api
 from korvet.protocol.encoded_batches import EncodedBatches
-from korvet.protocol.error_codes import Find, finder, name_of
+from korvet.protocol.response_errors import Find, finder, name_of
 
 OTHER = "other"
 UNKNOWN = "unknown"
