@@ -315,7 +315,8 @@ async def started_server(
     config: Config, nursery: trio.Nursery, fault_port: int | None, reread: ReadConfig | None
 ) -> tuple[Sequence[str], str]:
     """Start a server in this process. Return its start lines, and the advertised address of its first listener."""
-    from korvet.server.server import keep_what_is_there, run, start_lines
+    from korvet.server.assembly import keep_what_is_there, run
+    from korvet.server.start_lines import start_lines
 
     serving: Run = partial(run, reread=reread)
     if config.metrics_listener:

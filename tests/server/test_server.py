@@ -25,6 +25,7 @@ from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTo
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import build_batch
 from korvet.server import connection
+from korvet.server.assembly import run
 from korvet.server.busy_poll import BusyPoll
 from korvet.server.connection import (
     PRODUCES_AT_ONCE,
@@ -35,7 +36,8 @@ from korvet.server.connection import (
 )
 from korvet.server.listeners import ListenError, open_listeners
 from korvet.server.receiving import RequestMemory
-from korvet.server.server import Server, check_advertised, run, start_lines
+from korvet.server.server import Server
+from korvet.server.start_lines import check_advertised, start_lines
 from korvet.storage.memory import MemoryStorage
 from tests.handlers.support import Shim
 from tests.server.storage import SlowStorage
