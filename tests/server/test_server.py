@@ -415,8 +415,8 @@ async def test_large_requests_wait_for_memory_in_turn() -> None:
         for client in (first, second, third):
             await client.send(frame[:400_000])
             await wait_all_tasks_blocked(0.02)
-        shares = [each.receiver.share for each in server._connections]
-        held = sorted(share.size for share in shares if share is not None)
+        reservations = [each.receiver.reservation for each in server._connections]
+        held = sorted(each.size for each in reservations if each is not None)
         assert held[1] < 300_000 < held[2]
 
         for number, client in enumerate((first, second, third)):
