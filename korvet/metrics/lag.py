@@ -70,13 +70,13 @@ class LagReader:
         )
         await ends.read({tp for offsets in committed for tp in offsets})
         for group_id, offsets in zip(group_ids, committed, strict=True):
-            for tp, position in offsets.items():
+            for tp, committed_offset in offsets.items():
                 bounds = ends.get(tp)
                 if bounds is None:
                     continue
                 known.add((group_id, tp))
                 labels = (group_id, tp.topic)
-                start = max(position.offset, bounds.log_start_offset)
+                start = max(committed_offset.offset, bounds.log_start_offset)
                 mapper = offset_mapper(ends.topics[tp.topic].config)
                 if isinstance(mapper, TimestampOffsets):
                     behind_s = seconds_between(start, bounds.high_watermark, mapper)

@@ -151,7 +151,7 @@ class Server:
             async with trio.open_nursery() as accepting:
                 await accepting.start(supervise, "sweep", self._sweep)
                 await accepting.start(supervise, "groups", self.broker.groups.run)
-                await accepting.start(supervise, "expired positions", self.broker.groups.expire_positions)
+                await accepting.start(supervise, "expired offsets", self.broker.groups.expire_offsets)
                 await accepting.start(supervise, "retention", self.broker.retention.run)
                 await accepting.start(supervise, "compaction", self.broker.compaction.run)
                 await accepting.start(supervise, "archived", self.broker.log.run)

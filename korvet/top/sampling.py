@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from attrs import define, field, frozen
 
 from korvet.client import Client
+from korvet.client.committed_offsets import clock_bits, time_between
 from korvet.client.groups import describe_group, list_groups
 from korvet.client.model import EARLIEST, LATEST, TopicPartition
-from korvet.client.positions import clock_bits, time_between
 from korvet.metrics.reading import Figures, FiguresUnavailable, read_figures
 from korvet.protocol.errors import KafkaError
 

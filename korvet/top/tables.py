@@ -47,7 +47,7 @@ BROKERS = ("broker", "address", "leads", "role")
 PARTITIONS = ("partition", "leader", "start", "end", "records", "in/s")
 CONNECTIONS = ("client software", "version", "listener", "connections")
 INSIDE = ("area", "what", "value")
-POSITIONS = ("topic", "partition", "committed", "end", "lag", "client")
+COMMITTED = ("topic", "partition", "committed", "end", "lag", "client")
 #: The columns whose cells are right-aligned numbers.
 NUMBERS = {
     "partitions",
@@ -142,7 +142,7 @@ class Tables:
             for number, each in state.partitions.items()
         ]
 
-    def positions(self, group_id: str) -> list[Row]:
+    def committed_offsets(self, group_id: str) -> list[Row]:
         """Return the committed offsets of one group."""
         group = self.now.groups.get(group_id)
         if group is None or group.lags is None:
