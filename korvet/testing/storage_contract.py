@@ -19,6 +19,7 @@ from korvet.testing.contract.retention import RetentionContract
 from korvet.testing.contract.sizes import SizeContract
 from korvet.testing.contract.staged_offsets import StagedOffsetContract
 from korvet.testing.contract.times import TimeContract
+from korvet.testing.contract.transactions import TransactionContract
 from korvet.testing.contract.watching import WatchContract
 
 __all__ = ["ClockContract", "StorageContract", "TransactionContract"]
