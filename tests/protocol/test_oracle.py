@@ -193,7 +193,7 @@ def test_declared_versions_are_the_documented_ones() -> None:
     promised = {
         "ApiVersions": range(6),
         "Metadata": range(14),
-        "Produce": range(12),
+        "Produce": range(13),
         "Fetch": range(4, 18),
         "ListOffsets": range(1, 12),
         "InitProducerId": range(6),

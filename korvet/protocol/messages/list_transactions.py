@@ -1,4 +1,4 @@
-"""ListTransactions: the transactional ids of a coordinator, filtered by state, producer id, duration (v1), name (v2)."""
+"""ListTransactions: the transactional ids of a coordinator, by state, producer id, duration (v1) and name (v2)."""
 
 from __future__ import annotations
 
