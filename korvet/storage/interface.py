@@ -21,24 +21,28 @@ Every method may be cancelled; a cancelled `append` or `ack` may or may not have
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
+from types import MappingProxyType
 from typing import Protocol
 from uuid import UUID
 
 import trio
 
-from korvet.protocol.errors import KafkaError
+from korvet.protocol.errors import ConcurrentTransactions, InvalidTxnState, KafkaError, UnsupportedVersion
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import FailedSequences
 from korvet.storage.values import (
+    AbortedTransaction,
+    ActiveProducer,
     AppendResult,
     Compacted,
     Document,
     EpochEnd,
     IsolationLevel,
     LogOffsets,
+    Marker,
     Measurements,
     OffsetAndMetadata,
     OffsetAndTimestamp,
@@ -50,10 +54,15 @@ from korvet.storage.values import (
     Topic,
     TopicConfig,
     TopicPartition,
+    TransactionNumber,
+    TransactionResult,
 )
 
 __all__ = [
     "GROUP",
+    "NO_TRANSACTIONS",
+    "AbortedTransaction",
+    "ActiveProducer",
     "AppendResult",
     "AppendResults",
     "Catalogue",
@@ -66,6 +75,7 @@ __all__ = [
     "IsolationLevel",
     "Log",
     "LogOffsets",
+    "Marker",
     "Measurements",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
@@ -81,6 +91,11 @@ __all__ = [
     "Topic",
     "TopicConfig",
     "TopicPartition",
+    "TransactionBehind",
+    "TransactionEnded",
+    "TransactionNumber",
+    "TransactionResult",
+    "Transactions",
     "Watch",
 ]
 
@@ -99,6 +114,24 @@ class DocumentConflict(Exception):  # noqa: N818  an outcome callers plan for, n
     def __init__(self, current: Document | None = None) -> None:
         super().__init__(current)
         self.current = current
+
+
+class TransactionEnded(InvalidTxnState):
+    """The transaction of a batch has ended, or a later one of its producer has begun, so nothing was appended.
+
+    The caller's number is out of date: it loads the coordinator's document and appends once more.
+    """
+
+    message = "The transaction has ended."
+
+
+class TransactionBehind(ConcurrentTransactions):
+    """An earlier transaction of the producer is still open in the partition, so nothing was appended.
+
+    The coordinator's owner has to end that transaction first.
+    """
+
+    message = "An earlier transaction of the producer is still open in the partition."
 
 
 class StorageUsageError(Exception):
@@ -140,6 +173,9 @@ class PolledDocuments:
 
 
 AppendResults = dict[TopicPartition, AppendResult | KafkaError]
+#: The transactions of the transactional batches of an append.
+Transactions = Mapping[TopicPartition, TransactionNumber]
+NO_TRANSACTIONS: Transactions = MappingProxyType({})
 
 
 class PendingAppend(ABC):
@@ -167,6 +203,7 @@ class Log(ABC):
         *,
         acks: int = -1,
         timeout_s: float = 30.0,
+        transactions: Transactions = NO_TRANSACTIONS,
     ) -> AppendResults:
         """Append a validated batch to each topic-partition, all in one write; each whole or not at all.
 
@@ -175,8 +212,13 @@ class Log(ABC):
         `timeout_s`. A batch is appended at most once, even if the connection to the store is lost during the call.
         A batch that follows a failed one of its producer gets the same error (`failed_sequences`).
 
+        A store that `serves_transactions` gets the number of each transactional batch's transaction in `transactions`.
+        The first batch of a transaction opens it in the partition, and `write_markers` ends it. A backend that does not
+        serve transactions may leave out the argument.
+
         Errors: UnknownTopicOrPartition; OutOfOrderSequenceNumber, InvalidProducerEpoch of idempotent
-        producers; InvalidRecord, MessageTooLarge for batches that cannot be stored;
+        producers; TransactionEnded, TransactionBehind, and InvalidTxnState for a plain batch of a producer whose
+        transaction is open in the partition; InvalidRecord, MessageTooLarge for batches that cannot be stored;
         NotEnoughReplicas, NotEnoughReplicasAfterAppend; RequestTimedOut, KafkaStorageError while the
         store is unavailable or full.
         """
@@ -211,13 +253,40 @@ class Log(ABC):
         *,
         acks: int = -1,
         timeout_s: float = 30.0,
+        transactions: Transactions = NO_TRANSACTIONS,
     ) -> AppendResults | PendingAppend:
         """Begin `append`, and return once the order relative to later appends to the same partitions is fixed.
 
         A caller may then begin its next append. This implementation waits for the results. A backend whose store takes
         its time overrides it, and returns a PendingAppend.
         """
+        if transactions:
+            return await self.append(batches, acks=acks, timeout_s=timeout_s, transactions=transactions)
         return await self.append(batches, acks=acks, timeout_s=timeout_s)
+
+    async def write_markers(
+        self,
+        markers: Mapping[TopicPartition, Marker],
+        *,
+        timeout_s: float = 30.0,  # noqa: ARG002  stores that serve transactions obey it
+    ) -> AppendResults:
+        """End a transaction in each topic-partition, by a control batch; wait for replicas as acks=all does.
+
+        Idempotent: if the marker's transaction has ended already, return the log's end and write nothing.
+        A marker is also written if the producer has no open transaction: it fences later appends of that transaction.
+
+        Errors: UnknownTopicOrPartition; InvalidProducerEpoch if the producer's epoch is above the marker's;
+        TransactionCoordinatorFenced if a later coordinator has written markers of the producer; those of `append` while
+        the store is unavailable. UnsupportedVersion without `serves_transactions`.
+        """
+        return dict.fromkeys(markers, UnsupportedVersion("the storage does not serve transactions"))
+
+    async def active_producers(self, tp: TopicPartition) -> Sequence[ActiveProducer]:
+        """Return the idempotent and transactional producers that the partition remembers.
+
+        UnsupportedVersion without `serves_transactions`.
+        """
+        raise UnsupportedVersion(f"the storage does not serve transactions, also not in {tp}")
 
     @abstractmethod
     async def read(
@@ -231,6 +300,7 @@ class Log(ABC):
 
         The first batch of the first non-empty topic-partition is returned even if it exceeds the limits.
         If the record at an offset within the log was compacted or trimmed, the read begins at the next record.
+        READ_COMMITTED ends the read at the last stable offset, and fills `ReadResult.aborted`.
         Errors: OffsetOutOfRange outside [trimmed_before, high_watermark], UnknownTopicOrPartition.
         """
 
@@ -320,6 +390,49 @@ class GroupOffsets(ABC):
         self, group_id: str, tps: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the committed offsets, for `tps` or for all partitions; those without one are left out."""
+
+    async def stage(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],  # noqa: ARG002  stores that serve transactions use them
+        *,
+        producer_id: int,  # noqa: ARG002
+        producer_epoch: int,  # noqa: ARG002
+        number: int,  # noqa: ARG002
+        generation_id: int = -1,  # noqa: ARG002
+        coordinator_epoch: int = -1,  # noqa: ARG002
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Store offsets that `settle` commits with the producer's transaction of that number; fenced as `ack` is.
+
+        Idempotent: staging a partition again replaces its offset. UnsupportedVersion without `serves_transactions`.
+        """
+        raise UnsupportedVersion(
+            f"the storage does not serve transactions, also not of the group {group_id!r}"
+        )
+
+    async def settle(
+        self,
+        group_id: str,
+        *,
+        producer_id: int,  # noqa: ARG002
+        number: int,  # noqa: ARG002
+        result: TransactionResult,  # noqa: ARG002
+    ) -> None:
+        """Commit or drop the offsets that the producer staged in its transaction of that number. Idempotent.
+
+        UnsupportedVersion without `serves_transactions`.
+        """
+        raise UnsupportedVersion(
+            f"the storage does not serve transactions, also not of the group {group_id!r}"
+        )
+
+    async def unstable(
+        self,
+        group_id: str,  # noqa: ARG002  stores that serve transactions use it
+        tps: Collection[TopicPartition] | None = None,  # noqa: ARG002
+    ) -> Collection[TopicPartition]:
+        """Return the partitions with staged offsets, of `tps` or of all; none without `serves_transactions`."""
+        return ()
 
     @abstractmethod
     async def forget(self, group_id: str, tps: Collection[TopicPartition] | None = None) -> None:
@@ -420,6 +533,8 @@ class StorageInfo:
     durability: str
     #: True if the store is another process, for whose answer every method waits.
     is_elsewhere: bool = True
+    #: True if the store implements transactions: of `Log` and of `GroupOffsets`.
+    serves_transactions: bool = False
 
     @property
     def held_bytes(self) -> int:

@@ -37,6 +37,8 @@ class StorageProxy(Storage):
 
     append = forwarded("append")
     begin_append = forwarded("begin_append")
+    write_markers = forwarded("write_markers")
+    active_producers = forwarded("active_producers")
     read = forwarded("read")
     earliest = forwarded("earliest")
     latest = forwarded("latest")
@@ -50,6 +52,9 @@ class StorageProxy(Storage):
     ack = forwarded("ack")
     fence = forwarded("fence")
     committed = forwarded("committed")
+    stage = forwarded("stage")
+    settle = forwarded("settle")
+    unstable = forwarded("unstable")
     forget = forwarded("forget")
     topics = forwarded("topics")
     topic = forwarded("topic")
@@ -109,3 +114,7 @@ class StorageProxy(Storage):
     @property
     def is_elsewhere(self) -> bool:  # type: ignore[override]  # read only
         return self.storage.is_elsewhere
+
+    @property
+    def serves_transactions(self) -> bool:  # type: ignore[override]  # read only
+        return self.storage.serves_transactions

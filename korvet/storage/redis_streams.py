@@ -34,6 +34,7 @@ from korvet.concurrency.background import background_nursery
 from korvet.protocol.errors import KafkaError, NotEnoughReplicasAfterAppend, OffsetOutOfRange, RequestTimedOut
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.interface import (
+    NO_TRANSACTIONS,
     AppendResults,
     Compacted,
     Document,
@@ -52,6 +53,8 @@ from korvet.storage.interface import (
     StorageDefaults,
     Topic,
     TopicPartition,
+    TransactionResult,
+    Transactions,
     Watch,
 )
 from korvet.storage.redis.append import Appender
@@ -81,6 +84,8 @@ from korvet.storage.redis.quorum import Quorum
 from korvet.storage.redis.read import Reader
 from korvet.storage.redis.scripts import ALL, TRIM
 from korvet.storage.redis.seek import Seeker
+from korvet.storage.redis.staged_offsets import SCRIPTS as STAGED_SCRIPTS
+from korvet.storage.redis.staged_offsets import StagedOffsets
 from korvet.storage.redis.watch import Change, FixedConnections, StreamWatch, Watcher
 
 logger = logging.getLogger(__name__)
@@ -109,7 +114,7 @@ async def open_redis_storage(
     defaults = evolve(defaults, topic_config=new_topics)
     keyspace = Keyspace(namespace)
     async with open_caller(address_of(where)) as redis:
-        server = await prepare(redis, keyspace, [*ALL, *GROUP_SCRIPTS], fsync=fsync)
+        server = await prepare(redis, keyspace, [*ALL, *GROUP_SCRIPTS, *STAGED_SCRIPTS], fsync=fsync)
         if durability is not None:
             server = evolve(server, durability=durability)
         async with background_nursery() as nursery:
@@ -202,6 +207,7 @@ class RedisStreamsStorage(Storage):
         self._seeker = Seeker(redis, partitions)
         self._compactor = Compactor(redis, partitions)
         self._groups = Groups(redis, keyspace, partitions, confirmations)
+        self._staged = StagedOffsets(self._groups)
         self._documents = Documents(redis, keyspace, confirmations, replicas_of(defaults))
         self._document_watches = DocumentWatches()
 
@@ -328,6 +334,7 @@ class RedisStreamsStorage(Storage):
         *,
         acks: int = -1,
         timeout_s: float = 30.0,
+        transactions: Transactions = NO_TRANSACTIONS,  # noqa: ARG002  not served yet
     ) -> AppendResults:
         appending = await self.begin_append(batches, acks=acks, timeout_s=timeout_s)
         return await appending.wait() if isinstance(appending, PendingAppend) else appending
@@ -341,6 +348,7 @@ class RedisStreamsStorage(Storage):
         *,
         acks: int = -1,
         timeout_s: float = 30.0,
+        transactions: Transactions = NO_TRANSACTIONS,  # noqa: ARG002  not served yet
     ) -> AppendResults | PendingAppend:
         return await self._appender.begin(batches, acks=acks, timeout_s=timeout_s)
 
@@ -444,6 +452,37 @@ class RedisStreamsStorage(Storage):
         self, group_id: str, tps: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         return await self._groups.committed(group_id, tps)
+
+    async def stage(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        number: int,
+        generation_id: int = -1,
+        coordinator_epoch: int = -1,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        return await self._staged.stage(
+            group_id,
+            offsets,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            number=number,
+            generation_id=generation_id,
+            coordinator_epoch=coordinator_epoch,
+        )
+
+    async def settle(
+        self, group_id: str, *, producer_id: int, number: int, result: TransactionResult
+    ) -> None:
+        await self._staged.settle(group_id, producer_id=producer_id, number=number, result=result)
+
+    async def unstable(
+        self, group_id: str, tps: Collection[TopicPartition] | None = None
+    ) -> Collection[TopicPartition]:
+        return await self._staged.unstable(group_id, tps)
 
     async def forget(self, group_id: str, tps: Collection[TopicPartition] | None = None) -> None:
         await self._groups.forget(group_id, tps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum, IntEnum
 from typing import NamedTuple
 from uuid import UUID
@@ -43,6 +43,61 @@ class IsolationLevel(IntEnum):
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
+
+
+class TransactionResult(IntEnum):
+    """The result of a transaction; the values are those of a control record's type (KIP-98)."""
+
+    ABORT = 0
+    COMMIT = 1
+
+
+@frozen
+class TransactionNumber:
+    """The transaction to which a batch belongs.
+
+    `number` rises with each transaction of a transactional id; the coordinator assigns it. `version` is the client's
+    `transaction.version`: 1 (KIP-98), or 2 (KIP-890), under which a transaction begins with sequence 0.
+    """
+
+    version: int
+    number: int
+
+
+@frozen
+class Marker:
+    """The end of a producer's transaction in a partition, which storage writes as a control batch.
+
+    Without `number` (-1) the marker ends the open transaction, whichever it is, as WriteTxnMarkers requires. `version`
+    is that of `TransactionNumber`: under 2 such a marker needs an epoch above the known one.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    result: TransactionResult
+    number: int = -1
+    version: int = 1
+
+
+@frozen
+class AbortedTransaction:
+    """An aborted transaction of a read: readers drop the producer's records from `first_offset` to its marker."""
+
+    producer_id: int
+    first_offset: int
+
+
+@frozen
+class ActiveProducer:
+    """The state of an idempotent or transactional producer in a partition (DescribeProducers)."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int  # -1: none under this epoch
+    last_timestamp: int  # time of the last append or marker, in milliseconds
+    coordinator_epoch: int = -1  # -1: no marker was written
+    current_txn_start_offset: int = -1  # -1: no transaction is open
 
 
 @frozen
@@ -140,6 +195,7 @@ class LogOffsets:
 
     log_start_offset: int
     high_watermark: int  # the next offset to be written
+    # The first offset of the oldest open transaction, or the high watermark.
     last_stable_offset: int
     leader_epoch: int = 0
     # Retention and DeleteRecords removed all records below. A read between this offset and the log start returns the
@@ -168,6 +224,8 @@ class ReadResult:
     batches: EncodedBatches
     offsets: LogOffsets
     is_cut: bool = False  # a limit ended the read, so there is more, or may be
+    # With READ_COMMITTED: the aborted transactions that have records in the batches, by the offsets of their markers.
+    aborted: Sequence[AbortedTransaction] = ()
 
     @property
     def size(self) -> int:

@@ -1,7 +1,8 @@
 """The contract suite: tests of everything that `korvet.storage.interface` promises, to inherit.
 
 A test class inherits `StorageContract` and overrides the `environment` fixture, parametrised over the layouts and
-mappings of a backend. If the clock of the store can be set, the class inherits `ClockContract` as well.
+mappings of a backend. If the clock of the store can be set, the class inherits `ClockContract` as well; if the store
+serves transactions, `TransactionContract`.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from korvet.testing.contract.producers import ProducerContract
 from korvet.testing.contract.reading import ReadContract
 from korvet.testing.contract.retention import RetentionContract
 from korvet.testing.contract.sizes import SizeContract
+from korvet.testing.contract.staged_offsets import StagedOffsetContract
 from korvet.testing.contract.times import TimeContract
 from korvet.testing.contract.watching import WatchContract
 
-__all__ = ["ClockContract", "StorageContract"]
+__all__ = ["ClockContract", "StorageContract", "TransactionContract"]
 
 
 class StorageContract(
@@ -36,3 +38,7 @@ class StorageContract(
     DocumentContract,
 ):
     """All parts of the suite that every backend must pass."""
+
+
+class TransactionContract(StagedOffsetContract):
+    """The part that backends with `serves_transactions` must pass as well."""

@@ -35,7 +35,7 @@ from korvet.protocol.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
-from korvet.storage.interface import OffsetAndMetadata, TopicPartition
+from korvet.storage.interface import OffsetAndMetadata, TopicPartition, TransactionResult
 from korvet.storage.memory import MemoryStorage
 from tests.groups.conversation import RANGE, subscription
 from tests.handlers.support import Shim
@@ -575,6 +575,68 @@ async def test_commit_after_the_join_timeout_does_not_wait_for_itself(
 
     assert (ErrorCode.NONE, 2) == (b.responses[0].error_code, b.generation_id)
     assert {} == await world.storage.committed("g")
+
+
+# --- Staged offsets --------------------------------------------------------------------------------------
+
+TRANSACTION = {"producer_id": 7, "producer_epoch": 0, "number": 1}
+
+
+async def test_members_of_the_current_generation_stage_offsets_also_while_it_begins(
+    autojump_clock: MockClock, world: World
+) -> None:
+    broker = world.coordinator()
+    a = Client(broker, "a")
+    await a.take_part()
+    await a.join()  # it waits for assignments now
+
+    async def stage(**member: Any) -> KafkaError | None:
+        return (await broker.stage("g", {T0: POSITION}, **TRANSACTION, **member))[T0]
+
+    assert await stage(member_id=a.member_id, generation_id=a.generation_id) is None
+    assert await stage() is None  # a producer without a consumer's member id
+    with pytest.raises(IllegalGeneration):
+        await stage(member_id=a.member_id, generation_id=a.generation_id - 1)
+    with pytest.raises(UnknownMemberId):
+        await stage(member_id="made-up", generation_id=a.generation_id)
+    assert {T0} == set(await broker.unstable("g", None))
+    await world.storage.settle("g", producer_id=7, number=1, result=TransactionResult.COMMIT)
+    assert {T0: POSITION} == await broker.committed("g", None)
+
+
+async def test_staging_creates_a_group_without_members(autojump_clock: MockClock, world: World) -> None:
+    broker = world.coordinator()
+    with pytest.raises(IllegalGeneration):
+        await broker.stage("g", {T0: POSITION}, **TRANSACTION, member_id="m", generation_id=1)
+    assert [] == await broker.groups()
+    await broker.stage("g", {T0: POSITION}, **TRANSACTION)
+
+    assert ["g"] == [group.group_id for group in await world.coordinator().groups()]
+
+
+async def test_group_with_staged_offsets_does_not_expire(autojump_clock: MockClock, world: World) -> None:
+    async with world.broker() as broker:
+        await broker.commit("g", {T0: POSITION, T1: POSITION})
+        await broker.stage("g", {T0: POSITION}, **TRANSACTION)
+        await sleep_days(8)
+        kept = set(await world.storage.committed("g"))
+        await world.storage.settle("g", producer_id=7, number=1, result=TransactionResult.ABORT)
+        await sleep_days(1)
+
+        assert {T0} == kept
+        assert [] == await broker.groups()
+
+
+async def test_storage_fences_staging_of_a_coordinator_that_lost_the_group(
+    autojump_clock: MockClock, world: World
+) -> None:
+    lost = world.coordinator()
+    await lost.commit("g", {T0: POSITION})
+    await world.coordinator().commit("g", {T0: POSITION})
+    outcomes = await lost.stage("g", {T0: OffsetAndMetadata(9)}, **TRANSACTION)
+
+    assert isinstance(outcomes[T0], NotCoordinator)
+    assert not await world.storage.unstable("g")
 
 
 async def test_storage_fences_commits_of_a_coordinator_that_lost_the_group(

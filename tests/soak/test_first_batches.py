@@ -25,7 +25,7 @@ from korvet.protocol.errors import (
 )
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import ProducerBatch
-from korvet.storage.interface import AppendResults, TopicPartition
+from korvet.storage.interface import NO_TRANSACTIONS, AppendResults, TopicPartition, Transactions
 from korvet.storage.memory import MemoryStorage
 from tests.failures.conftest import EACH_LAYOUT, Kept, Report, StartBroker
 from tests.failures.ledger import consume_all
@@ -136,6 +136,7 @@ class FirstBatchesFail(MemoryStorage):
         *,
         acks: int = -1,
         timeout_s: float = 30.0,
+        transactions: Transactions = NO_TRANSACTIONS,
     ) -> AppendResults:
         refused: AppendResults = {}
         for tp, batch in batches.items():
@@ -149,7 +150,9 @@ class FirstBatchesFail(MemoryStorage):
             if error is NotEnoughReplicasAfterAppend:
                 await super().append({tp: batch}, acks=1)
         passed = {tp: batch for tp, batch in batches.items() if tp not in refused}
-        return refused | await super().append(passed, acks=acks, timeout_s=timeout_s)
+        return refused | await super().append(
+            passed, acks=acks, timeout_s=timeout_s, transactions=transactions
+        )
 
 
 async def test_producers_lose_no_record_when_only_their_first_batch_fails(

@@ -6,10 +6,10 @@ import pytest
 
 from korvet.testing.environment import Environment
 from korvet.testing.memory import MemoryEnvironment
-from korvet.testing.storage_contract import ClockContract, StorageContract
+from korvet.testing.storage_contract import ClockContract, StorageContract, TransactionContract
 
 
-class TestMemoryStorage(StorageContract, ClockContract):
+class TestMemoryStorage(StorageContract, TransactionContract, ClockContract):
     @pytest.fixture(params=["dense", "timestamp"])
     def environment(self, request: pytest.FixtureRequest) -> Environment:
         return MemoryEnvironment({"offset.mapping": request.param})

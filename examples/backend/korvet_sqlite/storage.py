@@ -34,6 +34,7 @@ from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import ProducerBatch
 from korvet.storage.interface import (
     GROUP,
+    NO_TRANSACTIONS,
     AppendResult,
     AppendResults,
     Compacted,
@@ -52,6 +53,7 @@ from korvet.storage.interface import (
     StorageUsageError,
     Topic,
     TopicPartition,
+    Transactions,
 )
 from korvet.storage.offsets import offset_mapper
 from korvet.storage.open import StorageOptions
@@ -223,6 +225,7 @@ class SQLiteStorage(Storage):
         *,
         acks: int = -1,
         timeout_s: float = 30.0,  # noqa: ARG002  there is nothing to wait for
+        transactions: Transactions = NO_TRANSACTIONS,  # noqa: ARG002  this store does not serve them
     ) -> AppendResults:
         try:
             results = await self.append_now(batches, acks)

@@ -17,7 +17,14 @@ from attrs import define, field
 from korvet.protocol.errors import KafkaError, KafkaStorageError
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import FailedSequences, ProducerBatch
-from korvet.storage.interface import AppendResults, DocumentWatch, PendingAppend, TopicPartition
+from korvet.storage.interface import (
+    NO_TRANSACTIONS,
+    AppendResults,
+    DocumentWatch,
+    PendingAppend,
+    TopicPartition,
+    Transactions,
+)
 from korvet.storage.memory import MemoryStorage
 from korvet.storage.proxy import StorageProxy
 
@@ -91,13 +98,23 @@ class StoreLink(StorageProxy):
         return True
 
     async def append(
-        self, batches: Mapping[TopicPartition, RecordBatch], *, acks: int = -1, timeout_s: float = 30.0
+        self,
+        batches: Mapping[TopicPartition, RecordBatch],
+        *,
+        acks: int = -1,
+        timeout_s: float = 30.0,
+        transactions: Transactions = NO_TRANSACTIONS,
     ) -> AppendResults:
-        pending = await self.begin_append(batches, acks=acks, timeout_s=timeout_s)
+        pending = await self.begin_append(batches, acks=acks, timeout_s=timeout_s, transactions=transactions)
         return await pending.wait()
 
     async def begin_append(
-        self, batches: Mapping[TopicPartition, RecordBatch], *, acks: int = -1, timeout_s: float = 30.0
+        self,
+        batches: Mapping[TopicPartition, RecordBatch],
+        *,
+        acks: int = -1,
+        timeout_s: float = 30.0,
+        transactions: Transactions = NO_TRANSACTIONS,
     ) -> LinkedAppend:
         refused: AppendResults = {}
         producers = {tp: ProducerBatch.of(batch) for tp, batch in batches.items()}
@@ -110,7 +127,9 @@ class StoreLink(StorageProxy):
             passed = {tp: batch for tp, batch in batches.items() if tp not in refused}
             try:
                 await self.reach()
-                results = await self.storage.append(passed, acks=acks, timeout_s=timeout_s)
+                results = await self.storage.append(
+                    passed, acks=acks, timeout_s=timeout_s, transactions=transactions
+                )
             except KafkaError as error:
                 results = dict.fromkeys(passed, error)
             for tp, result in results.items():
