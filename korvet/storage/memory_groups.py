@@ -25,7 +25,8 @@ from korvet.storage.memory_log import MemoryBudget
 
 # Bytes that a committed offset occupies besides its metadata.
 OFFSET_COST = 600
-# How long, and how many, ended transactions are remembered: offsets that arrive later for one of them are refused.
+# The time for which an ended transaction is remembered, and the number of them in a group. Offsets that arrive later
+# for one of them are refused.
 ENDED_KEPT_MS = 600_000
 ENDED_KEPT = 500
 
