@@ -28,16 +28,20 @@ LINE = re.compile(r"(?P<state>ok|FAILED)\t(?P<target>[^\t]*)\t(?P<check>[^\t]*)\
 
 
 def run(targets: Sequence[Target]) -> Iterator[Result]:
-    """Run every check on every broker, one after another in one Spark session."""
-    python, libraries = environment(), jars(POM)
+    """Run every check on every broker, each in a Spark session of its own."""
     for target in targets:
-        create_topics(target)
+        yield from run_on(target)
+
+
+def run_on(target: Target) -> Iterator[Result]:
+    """Run every check on one broker."""
+    python, libraries = environment(), jars(POM)
+    # Immediately before the checks: a log whose offsets are assigned by the clock begins when its topic is created, and
+    # a stream with `maxOffsetsPerTrigger` passes the offsets before the first record in as many empty batches.
+    create_topics(target)
     with tempfile.TemporaryDirectory(prefix="korvet-spark-") as folder:
         done = subprocess.run(
-            [
-                *(python, PROGRAM, libraries, folder),
-                *(f"{each.name}={each.bootstrap_servers}" for each in targets),
-            ],
+            [python, PROGRAM, libraries, folder, f"{target.name}={target.bootstrap_servers}"],
             capture_output=True,
             text=True,
             timeout=RUN_LIMIT_S,

@@ -1,7 +1,7 @@
-"""Check Spark's Kafka connector against brokers; run by the Python with pyspark 4.0 (see spark_connector.py).
+"""Check Spark's Kafka connector against a broker; run by the Python with pyspark 4.0 (see spark_connector.py).
 
-Arguments: folder of jars, folder for checkpoints, then for each broker its name, `=`, its bootstrap server. The output
-has a line per check, with four parts separated by tabs: `ok` or `FAILED`, the broker, the check, a remark.
+Arguments: folder of jars, folder for checkpoints, the broker's name, `=`, its bootstrap server. The output has a line
+per check, with four parts separated by tabs: `ok` or `FAILED`, the broker, the check, a remark.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def as_bytes(value: bytearray | None) -> bytes | None:
 
 
 def main(arguments: list[str]) -> None:
-    jars, folder, *brokers = arguments
+    jars, folder, broker = arguments
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.jars", ",".join(str(path) for path in sorted(Path(jars).glob("*.jar"))))
@@ -228,16 +228,15 @@ def main(arguments: list[str]) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    for number, broker in enumerate(brokers):
-        name, _, bootstrap_servers = broker.rpartition("=")
-        connector = Connector(spark, bootstrap_servers, Path(folder) / str(number))
-        for check, run in connector.checks():
-            try:
-                answer = ("ok", name, check, run())
-            except Exception as error:  # noqa: BLE001  whatever Spark throws is the check's answer
-                traceback.print_exc()
-                answer = ("FAILED", name, check, " ".join(str(error).split()) or repr(error))
-            print("\t".join(answer), flush=True)
+    name, _, bootstrap_servers = broker.rpartition("=")
+    connector = Connector(spark, bootstrap_servers, Path(folder))
+    for check, run in connector.checks():
+        try:
+            answer = ("ok", name, check, run())
+        except Exception as error:  # noqa: BLE001  whatever Spark throws is the check's answer
+            traceback.print_exc()
+            answer = ("FAILED", name, check, " ".join(str(error).split()) or repr(error))
+        print("\t".join(answer), flush=True)
     spark.stop()
 
 

@@ -211,6 +211,17 @@ class ClassicGroup:
             raise RebalanceInProgress
         self._extend_session(member, now_ms)
 
+    def check_staging(
+        self, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: float
+    ) -> None:
+        """Raise the error that forbids to stage offsets in a transaction, if there is one (KIP-447).
+
+        A producer without a consumer's member id may always do so, and a rebalance does not forbid it.
+        """
+        if generation_id >= 0 or member_id or group_instance_id is not None:
+            member = self._check(member_id, group_instance_id, generation_id)
+            self._extend_session(member, now_ms)
+
     def is_subscribed(self, topic: str) -> bool:
         """Return True if members subscribe to the topic, or may do so because their subscriptions are unknown."""
         if self.subscribed_topics is None:

@@ -8,7 +8,7 @@ Offsets are committed while other requests change the group, so that commits do 
 generation is not saved while commits of the previous one are in flight, and the storage rejects commits of a generation
 that is older than the newest one it has seen.
 
-`expire_positions` deletes committed offsets that are older than `offsets.retention.minutes` and belong to topics that
+`expire_offsets` deletes committed offsets that are older than `offsets.retention.minutes` and belong to topics that
 the group does not consume. Each broker does it for the groups that it coordinates. It runs forever, as `run` does,
 under `korvet.concurrency.tasks.supervise`.
 """
@@ -38,6 +38,7 @@ from korvet.protocol.errors import (
     FencedInstanceId,
     GroupIdNotFound,
     GroupSubscribedToTopic,
+    IllegalGeneration,
     InvalidGroupId,
     InvalidRequest,
     InvalidSessionTimeout,
@@ -56,6 +57,7 @@ NO_GENERATION = -1
 VERBS = Verbs(GROUP)
 
 HeldGroup = Held[GroupMachine]
+Outcomes = dict[TopicPartition, KafkaError | None]
 
 
 def _packed(_: GroupCoordinator, group: ClassicGroup) -> tuple[str, bytes]:
@@ -201,6 +203,16 @@ class GroupCoordinator:
         self.membership.check_coordinates(group_id)
         return await self.storage.committed(group_id, tps)
 
+    async def unstable(
+        self, group_id: str, tps: Collection[TopicPartition] | None
+    ) -> Collection[TopicPartition]:
+        """Return the partitions whose committed offsets an open transaction may replace, as `Storage.unstable` does.
+
+        The others have the offsets, or later ones, that a caller reads after this.
+        """
+        self.membership.check_coordinates(group_id)
+        return await self.storage.unstable(group_id, tps)
+
     @VERBS.add()
     async def commit(
         self,
@@ -210,13 +222,14 @@ class GroupCoordinator:
         member_id: str = "",
         group_instance_id: str | None = None,
         generation_id: int = NO_GENERATION,
-    ) -> dict[TopicPartition, KafkaError | None]:
+    ) -> Outcomes:
         """Commit offsets for a member, or for any client if the group has no members.
 
         Raises GroupIdNotFound if the request has a generation but the group does not exist, and the errors of
         `ClassicGroup.check_commit`.
         """
-        held = await self._check_commit(group_id, member_id, group_instance_id, generation_id)
+        member = (member_id, group_instance_id, generation_id)
+        held = await self._permitted(group_id, member, ClassicGroup.check_commit)
         with held.writing():
             outcomes = await self.storage.ack(
                 group_id,
@@ -224,20 +237,63 @@ class GroupCoordinator:
                 generation_id=max(generation_id, NO_GENERATION),
                 coordinator_epoch=held.epoch,
             )
+        return self._looked_at(held, outcomes)
+
+    @VERBS.add()
+    async def stage(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        number: int,
+        member_id: str = "",
+        group_instance_id: str | None = None,
+        generation_id: int = NO_GENERATION,
+    ) -> Outcomes:
+        """Stage offsets that the producer's transaction of that number commits. `Storage.settle` does so.
+
+        Raises IllegalGeneration if the request has a generation but the group does not exist, and the errors of
+        `ClassicGroup.check_staging`.
+        """
+        member = (member_id, group_instance_id, generation_id)
+        try:
+            held = await self._permitted(group_id, member, ClassicGroup.check_staging)
+        except GroupIdNotFound:
+            raise IllegalGeneration from None
+        with held.writing():
+            outcomes = await self.storage.stage(
+                group_id,
+                offsets,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                number=number,
+                generation_id=max(generation_id, NO_GENERATION),
+                coordinator_epoch=held.epoch,
+            )
+        return self._looked_at(held, outcomes)
+
+    def _looked_at(self, held: HeldGroup, outcomes: Outcomes) -> Outcomes:
+        """Drop the group if the store has refused this broker as its coordinator. Return the outcomes."""
         if any(isinstance(outcome, NotCoordinator) for outcome in outcomes.values()):
             self.runtime.drop(held)
         return outcomes
 
-    async def _check_commit(
-        self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int
+    async def _permitted(
+        self,
+        group_id: str,
+        member: tuple[str, str | None, int],
+        check: Callable[[ClassicGroup, str, str | None, int, float], None],
     ) -> HeldGroup:
         """Return the group if it is saved in the generation that permits the commit, until the next checkpoint."""
+        _, _, generation_id = member
         while True:
             async with self.runtime.hold(group_id) as held:
                 group = held.machine.group
                 if not held.exists and generation_id > NO_GENERATION:
                     raise GroupIdNotFound(f"Group {group_id} not found.")
-                group.check_commit(member_id, group_instance_id, generation_id, current_ms())
+                check(group, *member, current_ms())
                 # A group with only committed offsets is saved, too: it is listed, deleted and expired like others.
                 group.is_unsaved |= not held.exists
                 permitting = group.generation_id
@@ -247,9 +303,7 @@ class GroupCoordinator:
                 return held
 
     @VERBS.add()
-    async def delete_positions(
-        self, group_id: str, tps: Collection[TopicPartition]
-    ) -> dict[TopicPartition, KafkaError | None]:
+    async def delete_offsets(self, group_id: str, tps: Collection[TopicPartition]) -> Outcomes:
         """Delete committed offsets of topics that the group is not subscribed to.
 
         The other partitions get GroupSubscribedToTopic. Raises GroupIdNotFound, NonEmptyGroup.
@@ -321,7 +375,7 @@ class GroupCoordinator:
 
     # --- Expiry -----------------------------------------------------------------------------------------
 
-    async def expire_positions(self) -> None:
+    async def expire_offsets(self) -> None:
         """Delete expired offsets, and groups that have none left, periodically and forever."""
         while True:
             await trio.sleep(self.config.offsets_retention_check_interval_ms / 1000)
@@ -338,11 +392,17 @@ class GroupCoordinator:
             if not held.exists or not self._can_expire(held):
                 return
             await held.without_writes()
-            positions = await self.storage.committed(group_id)
-            expired = [tp for tp, position in positions.items() if self._is_expired(held, tp, position)]
-            is_over = held.machine.group.state is State.EMPTY and not held.machine.group.has_newcomers
-            if is_over and len(expired) == len(positions):
-                reason = "its committed offsets have expired" if positions else "no committed offsets"
+            staged = await self.storage.unstable(group_id)  # a transaction keeps them, and the group
+            offsets = await self.storage.committed(group_id)
+            expired = [
+                tp
+                for tp, committed in offsets.items()
+                if tp not in staged and self._is_expired(held, tp, committed)
+            ]
+            group = held.machine.group
+            is_over = group.state is State.EMPTY and not group.has_newcomers and not staged
+            if is_over and len(expired) == len(offsets):
+                reason = "its committed offsets have expired" if offsets else "no committed offsets"
                 fields = {"_group": quoted(group_id), "group": group_id, "reason": reason}
                 logger.info("group %(_group)s is deleted: it has no members, and %(reason)s", fields)
                 await self._delete(group_id, held)
@@ -362,7 +422,7 @@ class GroupCoordinator:
             return group.protocol_type is None or self.clock() - held.machine.since_ms >= self._retention_ms
         return group.state is State.STABLE and group.subscribed_topics is not None
 
-    def _is_expired(self, held: HeldGroup, tp: TopicPartition, position: OffsetAndMetadata) -> bool:
+    def _is_expired(self, held: HeldGroup, tp: TopicPartition, committed: OffsetAndMetadata) -> bool:
         """Return True if a committed offset has expired by Kafka's rule.
 
         Offsets of subscribed topics do not expire. Retention is measured from when the group became empty. If the
@@ -373,7 +433,7 @@ class GroupCoordinator:
             return False
         if group.state is State.EMPTY and group.protocol_type is not None:
             return True
-        committed_ms = position.commit_timestamp_ms
+        committed_ms = committed.commit_timestamp_ms
         return committed_ms >= 0 and self.clock() - committed_ms >= self._retention_ms
 
 

@@ -2,12 +2,12 @@
 
 Behaviour: the response has the group's committed offsets with their metadata; offset -1 if there is none, also for
 unknown topics, as in Kafka. On Redis, if only plain Redis consumers have used the group so far, the offset is derived
-from the position at which they stopped. COORDINATOR_NOT_AVAILABLE for the group while the storage is unavailable.
+from the offset at which they stopped. COORDINATOR_NOT_AVAILABLE for the group while the storage is unavailable.
 
 Versions: null topics request all committed offsets (v2), an empty list none. The error of a group is in the response
-from v2, in every partition in v1. Several groups from v8 (KIP-709). `require_stable` (v7) has no effect: without
-transactions all committed offsets are stable. Member id and epoch (v9) are for groups that korvet does not serve yet
-(KIP-848); Kafka ignores them for classic groups, too.
+from v2, in every partition in v1. Several groups from v8 (KIP-709). With `require_stable` (v7, KIP-447), a partition
+for which an open transaction has staged an offset gets UNSTABLE_OFFSET_COMMIT. Member id and epoch (v9) are for groups
+that korvet does not serve yet (KIP-848); Kafka ignores them for classic groups, too.
 """
 
 from __future__ import annotations
@@ -38,44 +38,52 @@ from korvet.security.acls import Operation, ResourceType
 from korvet.storage.interface import OffsetAndMetadata, TopicPartition
 
 NONE_COMMITTED = OffsetAndMetadata(-1)
+UNSTABLE = OffsetAndMetadata(-1)
 # Objects that are made in a tenth of a millisecond.
 PARTITIONS_AT_ONCE = 100
 
 
 #: Topics, and their partitions with committed offsets, in the order of the response.
-Positions = Sequence[tuple[str, Sequence[tuple[int, OffsetAndMetadata]]]]
+OffsetsByTopic = Sequence[tuple[str, Sequence[tuple[int, OffsetAndMetadata]]]]
 
 
 @frozen
 class Committed:
     """A group's committed offsets in the order of the response, or the error of reading them."""
 
-    topics: Positions
+    topics: OffsetsByTopic
     error_code: ErrorCode = ErrorCode.NONE
     denied: frozenset[str] = frozenset()  # topics that the client may not describe
 
     def error_of(self, topic: str) -> ErrorCode:
-        """Return the error of each partition of a topic."""
+        """Return the error of each partition of a topic, except UNSTABLE_OFFSET_COMMIT."""
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED if topic in self.denied else self.error_code
+
+    def error_at(self, topic: str, offset: OffsetAndMetadata) -> ErrorCode:
+        """Return the error of a partition with that offset."""
+        return ErrorCode.UNSTABLE_OFFSET_COMMIT if offset is UNSTABLE else self.error_of(topic)
 
 
 async def handle(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
     if context.version >= 8:
-        groups = await _groups(broker, context, request.groups)
+        groups = await _groups(broker, context, request.groups, is_stable=request.require_stable)
         return OffsetFetchResponse(groups=groups)
-    committed = await _committed(broker, context, request.group_id, request.topics)
+    committed = await _committed(
+        broker, context, request.group_id, request.topics, is_stable=request.require_stable
+    )
     if committed.error_code and context.version >= 2:
         return OffsetFetchResponse(error_code=committed.error_code)
     return OffsetFetchResponse(topics=_topics(committed))
 
 
 async def _groups(
-    broker: Broker, context: RequestContext, asked: Sequence[OffsetFetchRequestGroup]
+    broker: Broker, context: RequestContext, asked: Sequence[OffsetFetchRequestGroup], *, is_stable: bool
 ) -> list[OffsetFetchResponseGroup]:
     """Return a response for each entry of the request."""
 
     async def answer(each: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
-        return await _group(each.group_id, await _committed(broker, context, each.group_id, each.topics))
+        found = await _committed(broker, context, each.group_id, each.topics, is_stable=is_stable)
+        return await _group(each.group_id, found)
 
     keys = await map_in_slices(repr, asked)
     different = dict(zip(keys, asked, strict=True))
@@ -89,24 +97,39 @@ async def _committed(
     context: RequestContext,
     group_id: str,
     asked: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
+    *,
+    is_stable: bool,
 ) -> Committed:
+    """Return the committed offsets of a group, with `is_stable` UNSTABLE for those that a transaction may replace."""
+
     def is_denied(topic: str) -> bool:
         return not broker.may(context, Operation.DESCRIBE, ResourceType.TOPIC, topic)
 
     try:
         group_id = broker.group(context, group_id, Operation.DESCRIBE)
         if asked is None:
-            everything = _by_topic(await broker.groups.committed(group_id, None))
+            everything = _by_topic(await _read(broker, group_id, None, is_stable=is_stable))
             return Committed([each for each in everything if not is_denied(each[0])])
         names = list({topic.name for topic in asked})
         are_denied = await map_in_slices(is_denied, names)
         denied = frozenset(name for name, denied in zip(names, are_denied, strict=True) if denied)
         tps = _requested_partitions([topic for topic in asked if topic.name not in denied])
-        return Committed(
-            _in_request_order(asked, await broker.groups.committed(group_id, tps)), denied=denied
-        )
+        found = await _read(broker, group_id, tps, is_stable=is_stable)
+        return Committed(_in_request_order(asked, found), denied=denied)
     except KafkaError as error:
         return Committed(_in_request_order(asked or (), {}), coordinator_error(error).error_code)
+
+
+async def _read(
+    broker: Broker, group_id: str, tps: Sequence[TopicPartition] | None, *, is_stable: bool
+) -> Mapping[TopicPartition, OffsetAndMetadata]:
+    # In this order: an offset that is not staged any more is committed by now.
+    unstable = await broker.groups.unstable(group_id, tps) if is_stable else ()
+    committed = await broker.groups.committed(group_id, tps)
+    if not unstable:
+        return committed
+    hidden = committed.keys() & unstable if tps is None else unstable
+    return {**committed, **dict.fromkeys(hidden, UNSTABLE)}
 
 
 def _requested_partitions(
@@ -119,7 +142,7 @@ def _requested_partitions(
 def _in_request_order(
     topics: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics],
     found: Mapping[TopicPartition, OffsetAndMetadata],
-) -> Positions:
+) -> OffsetsByTopic:
     """Return the offsets in the order of the request, including duplicate topics and partitions."""
     return [
         (
@@ -133,10 +156,10 @@ def _in_request_order(
     ]
 
 
-def _by_topic(positions: Mapping[TopicPartition, OffsetAndMetadata]) -> Positions:
+def _by_topic(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> OffsetsByTopic:
     topics: dict[str, list[tuple[int, OffsetAndMetadata]]] = {}
-    for tp, position in positions.items():
-        topics.setdefault(tp.topic, []).append((tp.partition, position))
+    for tp, offset in offsets.items():
+        topics.setdefault(tp.topic, []).append((tp.partition, offset))
     return list(topics.items())
 
 
@@ -152,12 +175,12 @@ async def _group(group_id: str, committed: Committed) -> OffsetFetchResponseGrou
             topic.partitions += [
                 OffsetFetchResponsePartitions(
                     partition_index=number,
-                    committed_offset=position.offset,
-                    committed_leader_epoch=position.leader_epoch,
-                    metadata=position.metadata,
-                    error_code=committed.error_of(name),
+                    committed_offset=offset.offset,
+                    committed_leader_epoch=offset.leader_epoch,
+                    metadata=offset.metadata,
+                    error_code=committed.error_at(name, offset),
                 )
-                for number, position in partitions[first : first + PARTITIONS_AT_ONCE]
+                for number, offset in partitions[first : first + PARTITIONS_AT_ONCE]
             ]
             await time_slices.next()
     return answer
@@ -170,12 +193,12 @@ def _topics(committed: Committed) -> list[OffsetFetchResponseTopic]:
             partitions=[
                 OffsetFetchResponsePartition(
                     partition_index=number,
-                    committed_offset=position.offset,
-                    committed_leader_epoch=position.leader_epoch,
-                    metadata=position.metadata,
-                    error_code=committed.error_of(name),
+                    committed_offset=offset.offset,
+                    committed_leader_epoch=offset.leader_epoch,
+                    metadata=offset.metadata,
+                    error_code=committed.error_at(name, offset),
                 )
-                for number, position in partitions
+                for number, offset in partitions
             ],
         )
         for name, partitions in committed.topics

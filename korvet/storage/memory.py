@@ -24,10 +24,8 @@ from attrs import define, evolve, field
 
 from korvet.concurrency.time_slices import TimeSlices, run_in_slices
 from korvet.protocol.errors import (
-    IllegalGeneration,
     InvalidPartitions,
     KafkaError,
-    NotCoordinator,
     NotEnoughReplicas,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
@@ -55,18 +53,19 @@ from korvet.storage.interface import (
     StorageDefaults,
     Topic,
     TopicPartition,
+    TransactionResult,
     Transactions,
     Watch,
 )
 from korvet.storage.memory_compaction import MemoryCompaction
+from korvet.storage.memory_groups import MemoryGroups
 from korvet.storage.memory_log import LEADER_EPOCH, LOG_COST, MemoryBudget, PartitionLog
 from korvet.storage.producer_state import ProducerStates, producer_id_at
 from korvet.storage.topic_config import fixed_settings, topic_config, with_fixed_settings
 
 GIB = 1024**3
 RECLAIM_INTERVAL_MS = 100
-# Bytes that a committed offset and a document occupy besides their content.
-POSITION_COST = 600
+# Bytes that a document occupies besides its content.
 DOCUMENT_COST = 400
 
 
@@ -120,19 +119,6 @@ class MemoryWatch:
         return self._grown
 
 
-@define
-class GroupPositions:
-    """The committed offsets of one group. They are deleted with their topic, so they need not name its id."""
-
-    generation_id: int = -1
-    coordinator_epoch: int = 0
-    positions: dict[TopicPartition, OffsetAndMetadata] = field(factory=dict)
-
-
-def position_cost(position: OffsetAndMetadata) -> int:
-    return POSITION_COST + len(position.metadata)
-
-
 @define(eq=False)
 class MemoryStorage(Storage):
     """The memory backend, which needs no opening or closing; `open_storage` selects it by URL.
@@ -156,7 +142,7 @@ class MemoryStorage(Storage):
     _created_ms: dict[UUID, int] = field(factory=dict, init=False)
     _logs: dict[TopicPartition, PartitionLog] = field(factory=dict, init=False)
     _watches: dict[TopicPartition, set[MemoryWatch]] = field(factory=dict, init=False)
-    _groups: dict[str, GroupPositions] = field(factory=dict, init=False)
+    _groups: MemoryGroups = field(init=False)
     _documents: dict[tuple[str, str], Document] = field(factory=dict, init=False)
     # By kind and key. Those of groups are in `_groups`.
     _epochs: dict[tuple[str, str], int] = field(factory=dict, init=False)
@@ -170,6 +156,7 @@ class MemoryStorage(Storage):
         self.defaults = evolve(self.defaults, topic_config=new_topics)
         self._producers_complete_from = producer_id_at(self.clock())
         self._budget = MemoryBudget(self.max_bytes, reclaim=self._enforce_retention)
+        self._groups = MemoryGroups(self._budget, self.clock, self._is_there)
 
     def configure(self, defaults: StorageDefaults) -> None:
         self.defaults = evolve(defaults, topic_config=evolve(defaults.topic_config, mapping=self.mapping))
@@ -245,9 +232,7 @@ class MemoryStorage(Storage):
             self._logs.pop(tp).clear()
         for tp in [tp for tp in self._watches if tp.topic == name]:
             self._wake(tp)
-        for group in self._groups.values():
-            for tp in [tp for tp in group.positions if tp.topic == name]:
-                self._drop_position(group, tp)
+        self._groups.forget_topic(name)
         self._producers_complete_from = producer_id_at(self.clock())
         await self._free_dropped()
 
@@ -429,54 +414,48 @@ class MemoryStorage(Storage):
         generation_id: int = -1,
         coordinator_epoch: int = -1,
     ) -> dict[TopicPartition, KafkaError | None]:
-        group = self._groups.get(group_id, GroupPositions())
-        if 0 <= coordinator_epoch < group.coordinator_epoch:
-            return {tp: NotCoordinator() for tp in offsets}
-        if 0 <= generation_id < group.generation_id:
-            return {tp: IllegalGeneration() for tp in offsets}
-
-        group.generation_id = max(group.generation_id, generation_id)
-        results = {tp: self._commit(group, tp, position) for tp, position in offsets.items()}
-        if group.positions:
-            self._groups[group_id] = group
-        return results
-
-    def _commit(
-        self, group: GroupPositions, tp: TopicPartition, position: OffsetAndMetadata
-    ) -> KafkaError | None:
-        if not self._is_there(tp):
-            return UnknownTopicOrPartition()
-        try:
-            self._budget.take(position_cost(position))
-        except KafkaError as error:
-            return error
-        self._drop_position(group, tp)
-        group.positions[tp] = evolve(position, commit_timestamp_ms=self.clock())
-        return None
+        return self._groups.ack(
+            group_id, offsets, generation_id=generation_id, coordinator_epoch=coordinator_epoch
+        )
 
     async def committed(
         self, group_id: str, tps: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        group = self._groups.get(group_id)
-        if group is None:
-            return {}
-        if tps is None:
-            return dict(group.positions)
-        return {tp: group.positions[tp] for tp in tps if tp in group.positions}
+        return self._groups.committed(group_id, tps)
+
+    async def stage(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        number: int,
+        generation_id: int = -1,
+        coordinator_epoch: int = -1,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        return self._groups.stage(
+            group_id,
+            offsets,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            number=number,
+            generation_id=generation_id,
+            coordinator_epoch=coordinator_epoch,
+        )
+
+    async def settle(
+        self, group_id: str, *, producer_id: int, number: int, result: TransactionResult
+    ) -> None:
+        self._groups.settle(group_id, producer_id=producer_id, number=number, result=result)
+
+    async def unstable(
+        self, group_id: str, tps: Collection[TopicPartition] | None = None
+    ) -> Collection[TopicPartition]:
+        return self._groups.unstable(group_id, tps)
 
     async def forget(self, group_id: str, tps: Collection[TopicPartition] | None = None) -> None:
-        group = self._groups.get(group_id)
-        if group is None:
-            return
-        for tp in list(group.positions) if tps is None else tps:
-            self._drop_position(group, tp)
-        if tps is None:
-            del self._groups[group_id]
-
-    def _drop_position(self, group: GroupPositions, tp: TopicPartition) -> None:
-        dropped = group.positions.pop(tp, None)
-        if dropped is not None:
-            self._budget.give_back(position_cost(dropped))
+        self._groups.forget(group_id, tps)
 
     # --- Small documents --------------------------------------------------------------------------------
 
@@ -502,9 +481,7 @@ class MemoryStorage(Storage):
 
     async def fence(self, kind: str, key: str) -> int:
         if kind == GROUP:
-            group = self._groups.setdefault(key, GroupPositions())
-            group.coordinator_epoch += 1
-            return group.coordinator_epoch
+            return self._groups.fence(key)
         epoch = self._epochs[kind, key] = self._epochs.get((kind, key), 0) + 1
         return epoch
 

@@ -56,6 +56,7 @@ from korvet.storage.interface import (
     StorageDefaults,
     Topic,
     TopicPartition,
+    TransactionResult,
     Transactions,
     Watch,
 )
@@ -87,6 +88,8 @@ from korvet.storage.redis.quorum import Quorum
 from korvet.storage.redis.read import Reader
 from korvet.storage.redis.scripts import ALL, TRIM
 from korvet.storage.redis.seek import Seeker
+from korvet.storage.redis.staged_offsets import SCRIPTS as STAGED_SCRIPTS
+from korvet.storage.redis.staged_offsets import StagedOffsets
 from korvet.storage.redis.watch import Change, FixedConnections, StreamWatch, Watcher
 
 logger = logging.getLogger(__name__)
@@ -115,7 +118,7 @@ async def open_redis_storage(
     defaults = evolve(defaults, topic_config=new_topics)
     keyspace = Keyspace(namespace)
     async with open_caller(address_of(where)) as redis:
-        server = await prepare(redis, keyspace, [*ALL, *GROUP_SCRIPTS], fsync=fsync)
+        server = await prepare(redis, keyspace, [*ALL, *GROUP_SCRIPTS, *STAGED_SCRIPTS], fsync=fsync)
         if durability is not None:
             server = evolve(server, durability=durability)
         async with background_nursery() as nursery:
@@ -209,6 +212,7 @@ class RedisStreamsStorage(Storage):
         self._producers = Producers(redis, partitions)
         self._compactor = Compactor(redis, partitions)
         self._groups = Groups(redis, keyspace, partitions, confirmations)
+        self._staged = StagedOffsets(self._groups)
         self._documents = Documents(redis, keyspace, confirmations, replicas_of(defaults))
         self._document_watches = DocumentWatches()
 
@@ -468,6 +472,37 @@ class RedisStreamsStorage(Storage):
         self, group_id: str, tps: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         return await self._groups.committed(group_id, tps)
+
+    async def stage(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        number: int,
+        generation_id: int = -1,
+        coordinator_epoch: int = -1,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        return await self._staged.stage(
+            group_id,
+            offsets,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            number=number,
+            generation_id=generation_id,
+            coordinator_epoch=coordinator_epoch,
+        )
+
+    async def settle(
+        self, group_id: str, *, producer_id: int, number: int, result: TransactionResult
+    ) -> None:
+        await self._staged.settle(group_id, producer_id=producer_id, number=number, result=result)
+
+    async def unstable(
+        self, group_id: str, tps: Collection[TopicPartition] | None = None
+    ) -> Collection[TopicPartition]:
+        return await self._staged.unstable(group_id, tps)
 
     async def forget(self, group_id: str, tps: Collection[TopicPartition] | None = None) -> None:
         await self._groups.forget(group_id, tps)

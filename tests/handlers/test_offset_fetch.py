@@ -11,7 +11,7 @@ from korvet.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from korvet.storage.interface import OffsetAndMetadata, TopicPartition
+from korvet.storage.interface import OffsetAndMetadata, TopicPartition, TransactionResult
 from tests.handlers.support import T0, Shim, ask, away, create, install
 
 T1 = TopicPartition("t", 1)
@@ -39,6 +39,7 @@ async def fetch(
         )
     else:
         request = OffsetFetchRequest(
+            require_stable=version == 7,
             group_id=groups[0],
             topics=None
             if topics is None
@@ -103,6 +104,26 @@ async def test_duplicate_partitions_are_answered_each_time(committed: Broker, ve
     assert {"t": [(0, 5, 0, "done"), (0, 5, 0, "done")], "none": []} == (
         await committed_offsets(committed, {"t": [0, 0], "none": []}, version=version)
     )
+
+
+@pytest.mark.parametrize("version", [7, 8, 9])
+async def test_offset_that_a_transaction_may_replace_is_unstable(committed: Broker, version: int) -> None:
+    await committed.groups.stage("g", {T0: OffsetAndMetadata(6)}, producer_id=7, producer_epoch=0, number=1)
+    await committed.groups.stage("h", {T1: OffsetAndMetadata(6)}, producer_id=7, producer_epoch=0, number=1)
+
+    async def answered(topics: dict[str, list[int]] | None) -> list[tuple[int, int, int]]:
+        response = await fetch(committed, topics, version=version)
+        found = response.groups[0].topics if version >= 8 else response.topics
+        partitions = [partition for topic in found for partition in topic.partitions]
+        return [(each.partition_index, each.committed_offset, each.error_code) for each in partitions]
+
+    wanted = [(0, -1, ErrorCode.UNSTABLE_OFFSET_COMMIT), (1, 7, ErrorCode.NONE)]
+    assert wanted == await answered({"t": [0, 1]})
+    assert wanted == await answered(None)
+    assert {T0: 5} == {tp: each.offset for tp, each in (await committed.groups.committed("g", [T0])).items()}
+
+    await committed._storage.settle("g", producer_id=7, number=1, result=TransactionResult.COMMIT)
+    assert [(0, 6, ErrorCode.NONE), (1, 7, ErrorCode.NONE)] == await answered(None)
 
 
 async def test_several_groups_are_answered(committed: Broker) -> None:

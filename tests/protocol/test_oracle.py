@@ -82,7 +82,19 @@ def specification(name: str) -> Any:
         specified["fields"] += NEWER_FIELDS.get(name, [])
         for field in specified["fields"]:
             field.setdefault("fields", []).extend(NEWER_FIELDS.get(field["type"], []))
-    return specified
+    common = {struct["name"]: struct["fields"] for struct in specified.get("commonStructs", [])}
+    return specified | {"fields": with_common_structs(specified["fields"], common)}
+
+
+def with_common_structs(
+    fields: list[dict[str, Any]], common: dict[str, list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Return fields with the fields of the structs that a specification has outside of its message."""
+    resolved = []
+    for field in fields:
+        inner = common.get(field["type"].removeprefix("[]"), field.get("fields", []))
+        resolved.append(field | {"fields": with_common_structs(inner, common)})
+    return resolved
 
 
 def known_to_kafka_python(classes: list[type[Any]]) -> list[tuple[type[Any], int]]:
@@ -181,7 +193,7 @@ def test_declared_versions_are_the_documented_ones() -> None:
     promised = {
         "ApiVersions": range(6),
         "Metadata": range(14),
-        "Produce": range(12),
+        "Produce": range(13),
         "Fetch": range(4, 18),
         "ListOffsets": range(1, 12),
         "InitProducerId": range(6),
@@ -218,6 +230,14 @@ def test_declared_versions_are_the_documented_ones() -> None:
         "DescribeAcls": range(1, 4),
         "CreateAcls": range(1, 4),
         "DeleteAcls": range(1, 4),
+        "AddPartitionsToTxn": range(6),
+        "AddOffsetsToTxn": range(5),
+        "EndTxn": range(6),
+        "WriteTxnMarkers": range(1, 3),
+        "TxnOffsetCommit": range(6),
+        "DescribeProducers": range(1),
+        "DescribeTransactions": range(1),
+        "ListTransactions": range(3),
     }
 
     assert {

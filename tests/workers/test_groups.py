@@ -35,7 +35,7 @@ from korvet.protocol.errors import (
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
-from korvet.storage.interface import OffsetAndMetadata, TopicPartition
+from korvet.storage.interface import OffsetAndMetadata, TopicPartition, TransactionResult
 from korvet.storage.memory import MemoryStorage
 from korvet.workers.groups import LinkedProcesses, owner_of
 from tests.groups.conversation import RANGE
@@ -49,7 +49,7 @@ OTHERS = [index for index in range(PROCESSES) if index != OWNER]
 LIMIT_S = 20.0
 
 # Methods that each process calls only for its own groups, without RPC.
-LOCAL = {"committed", "groups", "own_groups", "run", "expire_positions"}
+LOCAL = {"committed", "unstable", "groups", "own_groups", "run", "expire_offsets"}
 
 
 @define
@@ -183,6 +183,19 @@ async def test_rebalance_reaches_members_at_other_processes(storage: MemoryStora
         assert "UNKNOWN_MEMBER_ID" == await first.heartbeat()
 
 
+async def test_offsets_are_staged_by_the_owning_process(storage: MemoryStorage) -> None:
+    async with family(storage) as processes:
+        for number, groups in enumerate(processes.groups, 1):
+            outcomes = await groups.stage(
+                GROUP, {T0: OffsetAndMetadata(number)}, producer_id=7, producer_epoch=0, number=1
+            )
+            assert {T0: None} == outcomes
+            assert {T0} == set(await groups.unstable(GROUP, None))
+        await storage.settle(GROUP, producer_id=7, number=1, result=TransactionResult.COMMIT)
+
+        assert PROCESSES == (await storage.committed(GROUP))[T0].offset
+
+
 async def test_errors_are_those_of_the_owning_process(storage: MemoryStorage) -> None:
     async with family(storage) as processes:
         for groups in processes.others:
@@ -195,7 +208,7 @@ async def test_errors_are_those_of_the_owning_process(storage: MemoryStorage) ->
             with pytest.raises(GroupIdNotFound):
                 await groups.delete(GROUP)
             with pytest.raises(GroupIdNotFound):
-                await groups.delete_positions(GROUP, [T0])
+                await groups.delete_offsets(GROUP, [T0])
 
 
 async def test_outcomes_of_single_partitions_are_returned(storage: MemoryStorage) -> None:
@@ -209,7 +222,7 @@ async def test_outcomes_of_single_partitions_are_returned(storage: MemoryStorage
             member_id=member.member_id,
             generation_id=member.generation_id,
         )
-        deleted = await groups.delete_positions(GROUP, [T0])
+        deleted = await groups.delete_offsets(GROUP, [T0])
 
         assert committed[T0] is None
         assert isinstance(committed[NOWHERE], UnknownTopicOrPartition)

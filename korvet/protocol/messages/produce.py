@@ -24,7 +24,7 @@ class TopicProduceData:
     partition_data: list[PartitionProduceData] = array(PartitionProduceData)
 
 
-@message(key=0, versions="0-11", flexible="9+")
+@message(key=0, versions="0-12", flexible="9+")
 class ProduceRequest:
     transactional_id: str | None = string(versions="3+", nullable="3+", default=None)
     acks: int = int16()
@@ -72,7 +72,7 @@ class NodeEndpoint:
     rack: str | None = string(versions="10+", nullable="10+", default=None)
 
 
-@message(key=0, versions="0-11", flexible="9+")
+@message(key=0, versions="0-12", flexible="9+")
 class ProduceResponse:
     responses: list[TopicProduceResponse] = array(TopicProduceResponse)
     throttle_time_ms: int = int32(versions="1+", default=0, ignorable=True)

@@ -14,11 +14,13 @@ entry before the committed offset, so that `XINFO GROUPS` shows the progress of 
 before the offset that plain Redis consumers had pending. Conversely, a group without a committed offset continues at
 its Redis consumer group's lowest pending entry, or after its last-delivered ID. Deleting a committed offset therefore
 deletes the Redis consumer group first.
+
+`korvet.storage.redis.staged_offsets` adds the offsets that transactions have staged to the hash.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import cast
 
@@ -43,8 +45,9 @@ from korvet.storage.redis.scripts import partition_script, source
 COMMIT = Script(source("commit"))
 FOLLOW = partition_script("follow")
 DROP_OFFSETS = Script(source("drop_offsets"))
+FORGET_OFFSETS = Script(source("forget_offsets"))
 
-SCRIPTS = (COMMIT, FOLLOW, DROP_OFFSETS)
+SCRIPTS = (COMMIT, FOLLOW, DROP_OFFSETS, FORGET_OFFSETS)
 
 LOG_START_FIELDS = (STATE_TOPIC, STATE_START, STATE_EARLIEST)
 POSITIONS_AT_ONCE = 1000  # a few milliseconds
@@ -76,6 +79,20 @@ class Groups:
         coordinator_epoch: int = -1,
     ) -> dict[TopicPartition, KafkaError | None]:
         """See `Storage.ack`. Store the offsets in one write, then update the Redis consumer groups in another."""
+        found, results = await self.find_each(offsets)
+        if found:
+            try:
+                arguments = (generation_id, coordinator_epoch, *arguments_of(found, field_of))
+                await self.run_fenced(group_id, COMMIT, arguments, generation_id)
+            except KafkaError as error:
+                return results | dict.fromkeys((partition.tp for partition in found), error)
+            await self.follow(group_id, found, results)
+        return results
+
+    async def find_each(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> tuple[dict[Partition, OffsetAndMetadata], dict[TopicPartition, KafkaError | None]]:
+        """Return the offsets of partitions that exist, and None or the error for each of all partitions."""
         results: dict[TopicPartition, KafkaError | None] = {}
         found: dict[Partition, OffsetAndMetadata] = {}
         for tp, offset in offsets.items():
@@ -84,41 +101,20 @@ class Groups:
                 found[self.partitions.known(tp) or await self.partitions.find(tp)] = offset
             except KafkaError as error:
                 results[tp] = error
-        if found:
-            try:
-                key = self.keyspace.group(group_id)
-                run_id = self.redis.run_id(key)
-                await self._store(group_id, found, generation_id, coordinator_epoch)
-                if self.confirmations is not None:
-                    needed = self.partitions.defaults.topic_config.min_insync_replicas - 1
-                    await self.confirmations.wait_replicated(key, run_id, needed)
-            except KafkaError as error:
-                return results | dict.fromkeys((partition.tp for partition in found), error)
-            async with trio.open_nursery() as nursery:  # what its tasks send leaves together
-                for partition, offset in found.items():
-                    nursery.start_soon(self._follow, group_id, partition, offset.offset, results)
-        return results
+        return found, results
 
-    async def _store(
-        self,
-        group_id: str,
-        offsets: Mapping[Partition, OffsetAndMetadata],
-        generation_id: int,
-        coordinator_epoch: int,
-    ) -> None:
-        arguments: list[Argument] = []
-        for partition, offset in offsets.items():
-            arguments += (
-                field_of(partition.tp),
-                b"%d %d" % (offset.offset, offset.leader_epoch),
-                b"%b %b" % (partition.topic_id, offset.metadata.encode()),
-            )
+    async def run_fenced(
+        self, group_id: str, script: Script, arguments: Sequence[Argument], generation_id: int
+    ) -> Sequence[bytes]:
+        """Run a script that stores offsets, wait for replicas, and return its answer.
+
+        Raises NotCoordinator and IllegalGeneration if the script refuses the coordinator or the generation.
+        """
+        key = self.keyspace.group(group_id)
+        run_id = self.redis.run_id(key)
         note_group = (b"SADD", self.keyspace.groups, group_id)
-        commit = COMMIT.command(
-            [self.keyspace.group(group_id)], (generation_id, coordinator_epoch, *arguments)
-        )
-        replies = await self.redis.run_among(COMMIT, [commit, note_group])
-        answer, _ = map(self._checked, replies)
+        replies = await self.redis.run_among(script, [script.command([key], arguments), note_group])
+        answer, _ = map(self.checked, replies)
         status, *details = cast(Sequence[bytes], answer)
         if status == b"replaced":
             raise NotCoordinator(f"group {group_id} has had another coordinator since")
@@ -126,6 +122,25 @@ class Groups:
             raise IllegalGeneration(
                 f"group {group_id} is in generation {int(details[0])}, and this is of {generation_id}"
             )
+        await self.wait_replicated(key, run_id)
+        return status, *details
+
+    async def wait_replicated(self, key: bytes, run_id: bytes) -> None:
+        """Wait until as many replicas have what was written as the broker's `min.insync.replicas` requires."""
+        if self.confirmations is not None:
+            needed = self.partitions.defaults.topic_config.min_insync_replicas - 1
+            await self.confirmations.wait_replicated(key, run_id, needed)
+
+    async def follow(
+        self,
+        group_id: str,
+        offsets: Mapping[Partition, OffsetAndMetadata],
+        results: dict[TopicPartition, KafkaError | None],
+    ) -> None:
+        """Let the Redis consumer groups follow. Note errors in `results`."""
+        async with trio.open_nursery() as nursery:  # what its tasks send leaves together
+            for partition, offset in offsets.items():
+                nursery.start_soon(self._follow, group_id, partition, offset.offset, results)
 
     async def _follow(
         self,
@@ -227,8 +242,8 @@ class Groups:
 
         offsets = {}
         for partition, state, pending in zip(partitions, replies[::2], replies[1::2], strict=True):
-            fields = cast(Sequence[bytes | None], self._checked(state))
-            summary = cast(Sequence[bytes | None], self._checked(pending, but="NOGROUP"))
+            fields = cast(Sequence[bytes | None], self.checked(state))
+            summary = cast(Sequence[bytes | None], self.checked(pending, but="NOGROUP"))
             offset = await self._offset_of(partition, group, summary[1]) if summary else None
             if offset is not None:
                 with suppress(UnknownTopicOrPartition):
@@ -258,7 +273,7 @@ class Groups:
         if lowest_pending is not None:
             return offset_from(mapper, lowest_pending) - await self._records_before(partition, lowest_pending)
         (groups,) = await self.redis.pipeline([(b"XINFO", b"GROUPS", partition.keys.stream)], repeatable=True)
-        info = find_group(self._checked(groups, but="no such key"), group)
+        info = find_group(self.checked(groups, but="no such key"), group)
         if info is None:
             return None
         last_delivered = cast(bytes, info[b"last-delivered-id"])
@@ -278,7 +293,7 @@ class Groups:
                 return last_offset_delta(data)
         return 0
 
-    def _checked(self, reply: Reply, but: str = "") -> Reply:
+    def checked(self, reply: Reply, but: str = "") -> Reply:
         """Return the reply; raise an error reply, but return an empty list for one that contains the text `but`."""
         if isinstance(reply, Exception):
             if but and but in str(reply):
@@ -297,12 +312,12 @@ class Groups:
             last: list[Command] = [(b"UNLINK", key), (b"SREM", self.keyspace.groups, group_id)]
         else:
             streams = [self.keyspace.stream(tp) for tp in tps]
-            last = [(b"HDEL", key, *(field_of(tp) for tp in tps))]
+            last = [FORGET_OFFSETS.command([key], [name_of(tp) for tp in tps])]
         if not streams and tps is not None:
             return
         destroy: list[Command] = [(b"XGROUP", b"DESTROY", stream, group_id) for stream in streams]
-        for reply in await self.redis.pipeline([*destroy, *last], repeatable=True):
-            self._checked(reply, but="requires the key")
+        for reply in await self.redis.run_among(FORGET_OFFSETS, [*destroy, *last]):
+            self.checked(reply, but="requires the key")
 
     async def forget_topic(self, topic: Topic) -> None:
         """Delete all groups' committed offsets in a deleted topic; a later topic of that name keeps its own.
@@ -318,7 +333,21 @@ class Groups:
                 for group_id in groups[first : first + GROUPS_AT_ONCE]
             ]
             for reply in await self.redis.run_all(calls, repeatable=True):
-                self._checked(reply)
+                self.checked(reply)
+
+
+def arguments_of(
+    offsets: Mapping[Partition, OffsetAndMetadata], name: Callable[[TopicPartition], bytes]
+) -> list[Argument]:
+    """Return what scripts store of offsets: name, offset and leader epoch, topic id and metadata, and so on."""
+    arguments: list[Argument] = []
+    for partition, offset in offsets.items():
+        arguments += (
+            name(partition.tp),
+            b"%d %d" % (offset.offset, offset.leader_epoch),
+            b"%b %b" % (partition.topic_id, offset.metadata.encode()),
+        )
+    return arguments
 
 
 def prefix_of(topic: str) -> bytes:
@@ -329,6 +358,11 @@ def prefix_of(topic: str) -> bytes:
 def field_of(tp: TopicPartition) -> bytes:
     """Return the field of a partition's committed offset."""
     return b"%b%d" % (prefix_of(tp.topic), tp.partition)
+
+
+def name_of(tp: TopicPartition) -> bytes:
+    """Return the name of a partition among staged offsets."""
+    return b"%b:%d" % (tp.topic.encode(), tp.partition)
 
 
 def parse_position(value: bytes, topic_id: bytes) -> OffsetAndMetadata | None:

@@ -1,4 +1,4 @@
--- Remove a group's committed offsets in a topic that was deleted, not those in a later topic of that name.
+-- Remove a group's committed and staged offsets in a topic that was deleted, not those in a later topic of that name.
 --
 -- KEYS    the group's hash
 -- ARGV    1 topic id, 2 prefix of the topic's fields, 3 number of partitions
@@ -6,8 +6,10 @@
 -- With more partitions than this, one reply with the whole hash costs less than a call for each partition.
 local CALLS = 100
 
+local function is_of_topic(stored) return string.match(stored, '^%S+ %S+ %S+ (%S+)') == ARGV[1] end
+
 local function drop(field, stored)
-  if stored and string.match(stored, '^%S+ %S+ %S+ (%S+)') == ARGV[1] then redis.call('HDEL', KEYS[1], field) end
+  if stored and is_of_topic(stored) then redis.call('HDEL', KEYS[1], field) end
 end
 
 local partitions = tonumber(ARGV[3])
@@ -20,4 +22,12 @@ else
   for i = 1, #fields, 2 do
     if string.sub(fields[i], 1, #ARGV[2]) == ARGV[2] then drop(fields[i], fields[i + 1]) end
   end
+end
+
+for producer in string.gmatch(redis.call('HGET', KEYS[1], 'open') or '', '%d+') do
+  local staged = cjson.decode(redis.call('HGET', KEYS[1], 'staged:' .. producer))
+  for name, stored in pairs(staged.offsets) do
+    if is_of_topic(stored) then staged.offsets[name] = nil end
+  end
+  redis.call('HSET', KEYS[1], 'staged:' .. producer, cjson.encode(staged))
 end
