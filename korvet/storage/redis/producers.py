@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
@@ -10,8 +11,12 @@ from attrs import define
 from korvet.concurrency.time_slices import TimeSlices
 from korvet.storage.interface import ActiveProducer, TopicPartition
 from korvet.storage.redis.client.caller import RedisCaller
+from korvet.storage.redis.entries import Entry
 from korvet.storage.redis.partition import Partition
 from korvet.storage.redis.partitions import Partitions
+
+PRODUCER_ID = re.compile(rb"[0-9]{1,18}")
+ENTRY_ID = re.compile(rb"[0-9]{1,19}-[0-9]{1,19}")
 
 # Fields of a hash that are requested at once.
 SCANNED_AT_ONCE = 1000
@@ -44,6 +49,28 @@ class StoredTransaction(NamedTuple):
     def parse(cls, text: bytes) -> StoredTransaction:
         number, epoch, coordinator_epoch, result, first_id, time_ms = text.split()
         return cls(int(number), int(epoch), int(coordinator_epoch), result, first_id, int(time_ms))
+
+
+class StoredAborted(NamedTuple):
+    """An entry of `$aborted`; its ID is that of the marker."""
+
+    producer_id: int
+    first_id: bytes  # of the transaction's first record
+    stable_id: bytes  # the first unstable ID after the abort
+
+    @classmethod
+    def parse(cls, entry: Entry) -> StoredAborted | None:
+        """Return None for an entry that another client has written."""
+        fields = entry[1]
+        if fields[::2] != [b"producer", b"first", b"stable"]:
+            return None
+        producer_id, first_id, stable_id = fields[1::2]
+        is_whole = (
+            PRODUCER_ID.fullmatch(producer_id)
+            and ENTRY_ID.fullmatch(first_id)
+            and ENTRY_ID.fullmatch(stable_id)
+        )
+        return cls(int(producer_id), first_id, stable_id) if is_whole else None
 
 
 @define(eq=False)

@@ -35,6 +35,7 @@ from korvet.storage.redis.confirmations import Confirmations
 from korvet.storage.redis.entries import Entry
 from korvet.storage.redis.partition import Known, Partition, PartitionState
 from korvet.storage.redis.partitions import ATTEMPTS, Partitions
+from korvet.storage.redis.producers import StoredAborted
 from korvet.storage.redis.rebuild import Rebuilt, epoch_at, rebuild_batches, rebuild_records
 
 logger = logging.getLogger(__name__)
@@ -81,7 +82,8 @@ class PartitionRead:
     is_cut: bool = False
     is_committed: bool = field(default=False, kw_only=True)  # `read_committed`
     stable_id: bytes = b""  # where it then ends: the last stable offset when the first slice was read
-    aborted: Sequence[Entry] = ()  # of `$aborted`, from the offset on
+    aborted: list[StoredAborted] = field(factory=list)  # from the offset on
+    last_aborted: bytes = b""  # the ID of the last entry of `$aborted` that was read
     has_more_aborted: bool = False
 
     def __attrs_post_init__(self) -> None:
@@ -116,17 +118,25 @@ class PartitionRead:
         return b"XRANGE", self.partition.keys.aborted, entry_id, b"+", b"COUNT", ABORTED_AT_ONCE
 
     def take_aborted(self, entries: Sequence[Entry]) -> None:
-        self.aborted = [*self.aborted, *entries]
+        parsed = map(StoredAborted.parse, entries)
+        self.aborted += [each for each in parsed if each is not None]
         self.has_more_aborted = len(entries) == ABORTED_AT_ONCE
+        if entries:
+            self.last_aborted = entries[-1][0]
 
-    def more_aborted(self) -> list[Command]:
-        """Return the commands for more aborted transactions and for the state, or none if the read has all of its.
+    @property
+    def needs_more_aborted(self) -> bool:
+        """True if more aborted transactions may have records among those of the read.
 
         Transactions that were aborted later begin at the `stable` ID of the last one or above it.
         """
-        if not self.has_more_aborted or not self.taken or is_before(self.taken, self.aborted[-1][1][5]):
-            return []
-        return [self._aborted_after(b"(" + self.aborted[-1][0]), self.partition.state_commands()[0]]
+        if not self.has_more_aborted or not self.taken:
+            return False
+        return not self.aborted or not is_before(self.taken, self.aborted[-1].stable_id)
+
+    def more_aborted(self) -> Command:
+        """Return the command that reads more aborted transactions, beginning with the last one that was read."""
+        return self._aborted_after(self.last_aborted)
 
     def _entries_to_ask_for(self) -> int:
         """Return how many entries probably fit. Redis would read and send any more of them in vain."""
@@ -207,9 +217,9 @@ class PartitionRead:
             return ReadResult(batches, offsets, self.is_cut)
         bound = self.partition.bound
         aborted = [
-            AbortedTransaction(int(fields[1]), bound(fields[3]))
-            for _, fields in self.aborted
-            if not is_before(self.taken, fields[3])
+            AbortedTransaction(each.producer_id, bound(each.first_id))
+            for each in self.aborted
+            if not is_before(self.taken, each.first_id)
         ]
         return ReadResult(batches, offsets, self.is_cut, aborted)
 
@@ -258,12 +268,14 @@ class Reader:
                 read.at_least_one = left == max_bytes
                 try:
                     await self._finish(read, first)
-                    if read.has_more_aborted:
-                        await self._read_aborted(read)
-                    results[read.partition.tp] = read.result()
+                    done = read
+                    if read.needs_more_aborted and not await self._has_read_aborted(read):
+                        done = await self._repeated(read, min(requests[read.partition.tp].max_bytes, left))
+                    results[read.partition.tp] = done.result()
+                    left -= done.size
                 except KafkaError as error:
                     results[read.partition.tp] = error
-                left -= read.size
+                    left -= read.size
         return {tp: results[tp] for tp in requests}
 
     @staticmethod
@@ -330,18 +342,29 @@ class Reader:
                 read.end(ended, is_complete=is_complete)
                 await trio.lowlevel.checkpoint()
 
-    async def _read_aborted(self, read: PartitionRead) -> None:
-        """Read the rest of the aborted transactions of a read. Raise OffsetOutOfRange if it may be trimmed by now."""
-        while commands := read.more_aborted():
-            replies = await self.redis.pipeline(commands, repeatable=True)
-            for each in replies:
-                if isinstance(each, Exception):
-                    raise self.redis.failure(each)
-            entries, fields = cast(tuple[Sequence[Entry], Sequence[bytes | None]], tuple(replies))
-            read.take_aborted(entries)
-            state = read.partition.state(fields, 0)
-            if state is None or state.trimmed_before > read.offset:
-                raise OffsetOutOfRange(f"records at offset {read.offset} were removed meanwhile")
+    async def _has_read_aborted(self, read: PartitionRead) -> bool:
+        """Read the rest of a read's aborted transactions; return False if some of them were removed meanwhile."""
+        while read.needs_more_aborted:
+            last = read.last_aborted
+            reply = await self.redis.execute(*read.more_aborted(), repeatable=True)
+            entries = cast(Sequence[Entry], reply)
+            if not entries or entries[0][0] != last:
+                return False
+            has_more = len(entries) == ABORTED_AT_ONCE
+            read.take_aborted(entries[1:])
+            read.has_more_aborted = has_more
+        return True
+
+    async def _repeated(self, read: PartitionRead, limit: int) -> PartitionRead:
+        """Read again from the beginning, after a compaction or retention has removed some of the records."""
+        for _ in range(ATTEMPTS):
+            again = PartitionRead(read.partition, read.offset, limit, is_committed=True)
+            again.at_least_one = True
+            (first,) = await self._first_slices([again])
+            await self._finish(again, first)
+            if await self._has_read_aborted(again):
+                return again
+        raise KafkaStorageError(f"{read.partition.tp} does not come to rest")
 
     async def _rebuild(self, read: PartitionRead, entries: Sequence[Entry], state: PartitionState) -> bool:
         """Build batches from a slice, some entries at a time; return True if there is room for more."""
@@ -405,7 +428,7 @@ class Reader:
                 partition.note(state.leader_epoch, state.next_id)
                 self.ends_at(partition.keys.stream, state.next_id)
                 if len(rest) > 1:
-                    read.aborted = ()
+                    read.aborted = []
                     read.take_aborted(cast(Sequence[Entry], rest[1]))
                 return state, before_end(state.visible_id, entries)
             else:

@@ -143,7 +143,15 @@ end
 
 -- Transactions, by the rules of transaction_state.py. The last one of a producer is stored as
 -- "number epoch coordinator-epoch open|commit|abort first-ID time", the first ID as "-" without records. The first record
--- of one that this call begins has its place in the call instead of an ID.
+-- of one that this call begins has its place in the call instead of an ID. The number -1 of an open one is unknown: it was
+-- rebuilt from its records (see rebuild.lua), and takes the number of the next batch or marker of its producer.
+
+local function is_number(text, most) return text == '-1' or is_within(text, most) end
+
+local function is_entry_id(text)
+  local ms, seq = match(text, '^(%d+)%-(%d+)$')
+  return ms and #ms <= 16 and #seq <= 16
+end
 
 local transactions = {}
 local changes = {} -- of $open, in the order of the log: a transaction's begin, or its end
@@ -155,7 +163,10 @@ local function transaction_of(producer_id)
   local stored = call('HGET', transactions_key, producer_id)
   if stored then
     local number, epoch, coordinator, result, first, time = match(stored, '^(%-?%d+) (%-?%d+) (%-?%d+) (%a+) (%S+) (%d+)$')
-    if not number then
+    local is_whole = number and is_number(number, 9007199254740991) and is_number(epoch, 32767)
+      and is_number(coordinator, 2147483647)
+      and (result == 'open' and is_entry_id(first) or (result == 'commit' or result == 'abort'))
+    if not is_whole then
       damaged = damaged + 1
     elseif result == 'open' or now - tonumber(time) < expiration_ms then
       transaction = {number = tonumber(number), epoch = tonumber(epoch), coordinator = tonumber(coordinator),
@@ -177,7 +188,7 @@ local function check_transaction(producer_id, epoch, first, version, number)
   local last = transaction_of(producer_id)
   if last.number then
     if epoch < last.epoch then return 'epoch', last.epoch end
-    if last.result == 'open' and last.number == number then return end
+    if last.result == 'open' and (last.number == number or last.number < 0) then return end
     if has_passed(last, number) then return 'ended', 'number' end
     if last.result == 'open' then return 'behind', last.number end
   end
@@ -187,7 +198,9 @@ end
 local function begin_transaction(producer_id, epoch, number, place)
   local last = transactions[producer_id]
   if last.result == 'open' then
-    last.epoch = epoch
+    if last.epoch ~= epoch or last.number ~= number then
+      last.epoch, last.number, last.is_changed = epoch, number, true
+    end
     return
   end
   transactions[producer_id] = {number = number, epoch = epoch, coordinator = last.coordinator or -1, result = 'open',
@@ -203,7 +216,7 @@ local function check_marker(producer, producer_id, epoch, version, number, coord
   local needs_higher_epoch = is_open and number < 0 and version >= 2
   if epoch < known + (needs_higher_epoch and 1 or 0) then return 'epoch', known end
   if last.coordinator and coordinator < last.coordinator then return 'coordinator', last.coordinator end
-  if is_open and number >= 0 and number ~= last.number then return 'behind', last.number end
+  if is_open and number >= 0 and last.number >= 0 and number ~= last.number then return 'behind', last.number end
 end
 
 local function end_transaction(producer, producer_id, epoch, version, number, coordinator, result, place)
@@ -423,9 +436,11 @@ end
 
 if total > 0 then
   if not choose_base() then return {'exhausted'} end
+  -- Try the commands that change $open: if the Redis user lacks a permission, or another client has overwritten a key,
+  -- fail here and not after the records.
   for _, change in ipairs(changes) do
-    -- Try XDEL: if the Redis user lacks the permission, fail here and not after the marker.
-    local reply = change.opened and pcall('XDEL', open_key, '0-1')
+    local reply = change.opened and pcall('XDEL', open_key, '0-1') or pcall('XLEN', open_key)
+    if type(reply) ~= 'table' and change.opened then reply = pcall('XLEN', aborted_key) end
     if type(reply) == 'table' and reply.err then return reply end
   end
   local reply = pcall('HSET', state_key, 'touched', now)
@@ -469,11 +484,6 @@ if not is_expired_in_full then has_more_to_trim = false end
 -- Update $open and $aborted in the order of the log.
 
 local function id_at(place) return id_of(plus(base_ms, base_seq, place)) end
-
-local function first_open()
-  local entry = call('XRANGE', open_key, '-', '+', 'COUNT', 1)[1]
-  return entry and entry[1] or ''
-end
 
 for _, change in ipairs(changes) do
   local producer_id = change.producer_id

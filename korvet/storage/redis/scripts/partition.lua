@@ -128,7 +128,8 @@ local function load(other)
     trimmed = tonumber(f[7]), largest = tonumber(f[8]), skipped = tonumber(f[9]), epochs = f[10],
     checked = tonumber(f[11]) or 0, chunk_bytes = tonumber(f[12]), chunk_opened = tonumber(f[13]),
     chunk_appended = tonumber(f[14]), chunk_max = f[15], stretch_bytes = tonumber(f[16]), stretch_max = f[17],
-    earliest = f[18] or f[3], first = f[19] or '', server = f[20], visible = f[21], unstable = f[22] or '', other = f[23], dirty = false,
+    earliest = f[18] or f[3], first = f[19] or '', server = f[20], visible = f[21], unstable = f[22] or '', other = f[23],
+    dirty = false,
   }
   s.ms, s.seq = pair_of(f[2] or '')
   -- Another client may have written to the hash. A missing number would fail a script in the middle of its writes.
@@ -139,7 +140,7 @@ local function load(other)
   if not is_whole then return nil, {'damaged'} end
   -- While min.insync.replicas was 1, or under an earlier version, consumers could read all records.
   if is_replicated and not pair_of(s.visible or '') then
-    s.visible, s.has_other_visible, s.dirty = f[2], true, true
+    s.visible, s.visible_stable, s.has_other_visible, s.dirty = f[2], s.unstable, true, true
   elseif not is_replicated and s.visible then
     s.visible, s.has_other_visible, s.dirty = nil, true, true
   end
@@ -165,7 +166,9 @@ local function save(s, ...)
     ...)
   if s.has_moved then call('HSET', state_key, 'earliest', s.earliest, 'first', s.first) end
   if s.has_lost_producers then forget_producers() end
-  if s.has_other_visible and s.visible then call('HSET', state_key, 'visible', s.visible, 'visible.stable', s.unstable) end
+  if s.has_other_visible and s.visible then
+    call('HSET', state_key, 'visible', s.visible, 'visible.stable', s.visible_stable)
+  end
   if s.has_other_visible and not s.visible then call('HDEL', state_key, 'visible', 'visible.stable') end
   if s.has_other_unstable then call('HSET', state_key, 'unstable', s.unstable) end
   s.dirty, s.has_moved, s.has_other_visible, s.has_other_unstable = false, false, false, false
@@ -230,6 +233,12 @@ local function note_first(s)
   s.first, s.has_moved = first and first[1] or '', true
 end
 
+-- The first ID of the oldest open transaction, or ""
+local function first_open()
+  local entry = call('XRANGE', open_key, '-', '+', 'COUNT', 1)[1]
+  return entry and entry[1] or ''
+end
+
 -- Trimming
 
 local function drop_before(s, id)
@@ -238,7 +247,7 @@ local function drop_before(s, id)
   s.length = s.length - dropped
   call('XTRIM', index, 'MINID', '=', id)
   call('XTRIM', summary, 'MINID', '=', id)
-  call('XTRIM', aborted_key, 'MINID', '=', id)
+  pcall('XTRIM', aborted_key, 'MINID', '=', id)
   s.dirty = true
 end
 
@@ -311,9 +320,11 @@ local function recount(s)
   if first then
     call('XTRIM', index, 'MINID', '=', first[1])
     call('XTRIM', summary, 'MINID', '=', first[1])
+    pcall('XTRIM', aborted_key, 'MINID', '=', first[1])
   else
     call('XTRIM', index, 'MAXLEN', '=', 0)
     call('XTRIM', summary, 'MAXLEN', '=', 0)
+    pcall('XTRIM', aborted_key, 'MAXLEN', '=', 0)
     s.trimmed, s.chunk_opened, s.chunk_max = s.bytes, 0, NO_TIMESTAMP
   end
   call('HDEL', state_key, 'compaction') -- a running compaction would restore removed entries
@@ -322,6 +333,7 @@ end
 
 -- Adopt about `limit` entries that other clients added after the end; return true if there are no more.
 local function adopt(s, limit)
+  if s.length == 0 and call('HEXISTS', state_key, 'rebuild.end') == 1 then return false end
   -- If nothing was ever stored and an entry has an ID below the log's beginning, the log begins at that entry.
   local lowest = s.length == 0 and s.entries == 0 and first_entry()
   local id = lowest and first_record_id(lowest)
