@@ -39,7 +39,7 @@ from korvet.protocol.record_batch import (
     stamp_log_append_time,
 )
 from korvet.protocol.steps import Steps
-from korvet.storage.compaction import Cleaned
+from korvet.storage.compaction import Cleaned, DecidedTransactions
 from korvet.storage.interface import (
     AbortedTransaction,
     ActiveProducer,
@@ -540,6 +540,19 @@ class PartitionLog:
         self.budget.give_back(sum(each.cost for each in old) - sum(each.cost for each in left))
         return True
 
+    def decided_transactions(self) -> DecidedTransactions:
+        """Return the aborted transactions that may have records left."""
+        decided = DecidedTransactions()
+        for each in self.transactions.aborted:
+            decided.add_aborted(each.producer_id, each.first_offset, each.marker_offset)
+        return decided
+
+    def drop_aborted_before(self, offset: int) -> None:
+        """Drop the aborted transactions whose markers are below the offset: compaction has removed their records."""
+        if self.transactions.aborted:
+            with self._counting_transactions() as states:
+                states.drop_before(offset)
+
     def clear(self) -> None:
         """Drop all segments, producers and transactions, since the topic was deleted."""
         self._drop_segments(len(self.segments))
@@ -560,9 +573,7 @@ class PartitionLog:
     def _drop_aborted(self) -> None:
         """Drop the aborted transactions below the log start, and compute the bounds again."""
         self._bounds = None
-        if self.transactions.aborted:
-            with self._counting_transactions() as states:
-                states.drop_before(self.log_start_offset)
+        self.drop_aborted_before(self.log_start_offset)
 
     def _cut_first_segment(self) -> None:
         """Drop the batches of the first segment before the log start.

@@ -52,8 +52,9 @@ class StoredTransaction(NamedTuple):
 
 
 class StoredAborted(NamedTuple):
-    """An entry of `$aborted`; its ID is that of the marker."""
+    """An entry of `$aborted`."""
 
+    marker_id: bytes
     producer_id: int
     first_id: bytes  # of the transaction's first record
     stable_id: bytes  # the first unstable ID after the abort
@@ -61,7 +62,7 @@ class StoredAborted(NamedTuple):
     @classmethod
     def parse(cls, entry: Entry) -> StoredAborted | None:
         """Return None for an entry that another client has written."""
-        fields = entry[1]
+        marker_id, fields = entry
         if fields[::2] != [b"producer", b"first", b"stable"]:
             return None
         producer_id, first_id, stable_id = fields[1::2]
@@ -70,7 +71,7 @@ class StoredAborted(NamedTuple):
             and ENTRY_ID.fullmatch(first_id)
             and ENTRY_ID.fullmatch(stable_id)
         )
-        return cls(int(producer_id), first_id, stable_id) if is_whole else None
+        return cls(marker_id, int(producer_id), first_id, stable_id) if is_whole else None
 
 
 @define(eq=False)

@@ -3,7 +3,7 @@
 -- KEYS    as for compact_begin
 -- ARGV    9 the run's token, 10 the first ID that is not copied yet (as XRANGE takes it), 11 and 12 the largest
 --           number of entries and bytes to copy, 13 of groups to set; 14 ends and times of compactions, for the state;
---           15 "1" to compare all groups; then the name and the last-delivered ID of each group that the new stream
+--           15 "1" to compare all groups; 16 the ID where the compacted part ends; then the name and the last-delivered ID of each group that the new stream
 --           does not have because it has read entries that are not copied yet
 --
 -- Answers {'ok', bytes retained, pending entries that were compacted away}, also if the run has finished before;
@@ -16,7 +16,7 @@ local READ_AT_ONCE = 100
 local MOST_PENDING = 5000 -- some 20 ms
 local MOST_BYTES = 16777216
 local MOST_COUNTED = 5000 -- entries that are read to set entries-read
-local FIRST_GROUP = 16
+local FIRST_GROUP = 17
 local token = ARGV[9]
 
 local s, refusal = load('compacted')
@@ -195,6 +195,9 @@ call('RENAME', stream, old_stream)
 call('UNLINK', KEYS[13], KEYS[14], old_index, old_summary, KEYS[10])
 if call('EXISTS', index) == 1 then call('RENAME', index, old_index) end
 if call('EXISTS', summary) == 1 then call('RENAME', summary, old_summary) end
+
+-- No record of these transactions is left.
+pcall('XTRIM', aborted_key, 'MINID', '=', ARGV[16])
 
 state_key = old_state
 for _, name in ipairs({'length', 'entries', 'bytes', 'trimmed', 'largest', 'chunk_bytes', 'chunk_opened', 'chunk_appended',
