@@ -9,10 +9,18 @@ import pytest
 import redis
 import trio
 
-from korvet.protocol.errors import InvalidProducerEpoch, KafkaStorageError
+from korvet.protocol.errors import InvalidProducerEpoch, KafkaStorageError, OffsetOutOfRange
 from korvet.storage.interface import AbortedTransaction, Marker, Storage, StorageDefaults, TopicPartition
+from korvet.storage.redis.read import PartitionRead, Reader
 from korvet.storage.redis_streams import open_redis_storage
-from korvet.testing.contract.transactions import ABORT, COMMIT, Client, committed_values, read_committed
+from korvet.testing.contract.transactions import (
+    ABORT,
+    COMMIT,
+    Client,
+    committed_in,
+    committed_values,
+    read_committed,
+)
 from korvet.testing.records import Record, append, numbered
 from tests.servers import VALKEY, RedisServer, ServerPair, on
 
@@ -239,6 +247,43 @@ async def test_many_aborted_transactions_are_listed_however_retention_trims_them
 
     assert offsets == [each.first_offset for each in found.aborted]
     assert [b"long"] == await committed_values(storage, TP)
+
+
+@EACH_LAYOUT
+@pytest.mark.parametrize("is_compacted", [True, False])
+async def test_records_removed_while_the_aborted_are_read(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, layout: str, *, is_compacted: bool
+) -> None:
+    """The list of aborted transactions has several replies; what is removed between them is not returned."""
+    monkeypatch.setattr("korvet.storage.redis.read.ABORTED_AT_ONCE", 4)
+    settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "storage.layout": layout}
+    await storage.create_topic("others", 1, settings)
+    tp = TopicPartition("others", 0)
+    long_one, producer = Client(storage, tp, producer_id=8), Client(storage, tp)
+    await long_one.send_keyed(b"long", b"long")
+    for _ in range(30):
+        await producer.send_keyed(b"key", b"aborted")
+        await producer.end(ABORT)
+    await long_one.end(COMMIT)
+    last = await append(storage, tp, [Record(b"last", b"last")])
+    start = (await storage.latest(tp)).log_start_offset
+    read_more = Reader._has_read_aborted
+    removed: list[bool] = []
+
+    async def interrupted(self: Reader, read: PartitionRead) -> bool:
+        if not removed:
+            removed.append(True)
+            await (storage.compact(tp) if is_compacted else storage.truncate_before(tp, last.base_offset))
+        return await read_more(self, read)
+
+    monkeypatch.setattr(Reader, "_has_read_aborted", interrupted)
+    if not is_compacted:
+        with pytest.raises(OffsetOutOfRange):
+            await read_committed(storage, tp, start)
+    else:
+        found = await read_committed(storage, tp, start)
+        assert [b"long", b"last"] == committed_in(found, start)
+    assert removed
 
 
 async def test_transactions_expire_with_producers_but_not_while_they_are_open(
