@@ -25,6 +25,7 @@ from korvet.storage.interface import (
     TransactionNumber,
     TransactionResult,
 )
+from korvet.storage.redis import scripts as redis_scripts
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.contract.base import eventually
 from korvet.testing.records import Producer, Record, append, append_batch, batch, numbered, records_from
@@ -141,6 +142,15 @@ async def test_documented_rights_are_sufficient(
     # Optional commands: the connection's name, whether the server serves, what is on disk, whether it evicts.
     assert denied(client) <= {"client", "client|setname", "ping", "config", "config|get"}
     assert [] == [record.getMessage() for record in caplog.records]
+
+
+def test_commands_of_all_scripts_are_documented_rights() -> None:
+    """Some commands are sent only after a failover or a loss."""
+    scripts = Path(redis_scripts.__file__).parent.glob("*.lua")
+    called = {found for each in scripts for found in re.findall(r"call\('([A-Z]+)'", each.read_text())}
+    rights = {right.removeprefix("+").partition("|")[0] for right in documented_rights()}
+
+    assert set() == {command.lower() for command in called} - rights
 
 
 async def test_every_documented_right_is_used(redis_server: RedisServer, client: redis.Redis) -> None:

@@ -153,7 +153,7 @@ local function producer_id_at(ms) return format('%.0f', math.max(0, math.floor((
 -- From now on, treat unknown producers whose ids were assigned before now as possibly forgotten. Without the field, all
 -- unknown producers count as possibly forgotten.
 local function forget_producers()
-  if call('HEXISTS', state_key, 'producers.from') == 1 then
+  if call('HGET', state_key, 'producers.from') then
     call('HSET', state_key, 'producers.from', producer_id_at(now))
   end
 end
@@ -333,7 +333,7 @@ end
 
 -- Adopt about `limit` entries that other clients added after the end; return true if there are no more.
 local function adopt(s, limit)
-  if s.length == 0 and call('HEXISTS', state_key, 'rebuild.end') == 1 then return false end
+  if s.length == 0 and call('HGET', state_key, 'rebuild.end') then return false end
   -- If nothing was ever stored and an entry has an ID below the log's beginning, the log begins at that entry.
   local lowest = s.length == 0 and s.entries == 0 and first_entry()
   local id = lowest and first_record_id(lowest)
