@@ -22,7 +22,9 @@ from korvet.testing.contract.transactions import (
     read_committed,
 )
 from korvet.testing.records import Record, append, numbered
+from tests.sentinels import scripted_sentinel, sentinel_url
 from tests.servers import VALKEY, RedisServer, ServerPair, on
+from tests.storage.test_redis_failover import let_catch_up, promote
 
 pytestmark = pytest.mark.servers
 
@@ -359,6 +361,72 @@ async def test_records_stay_unstable_when_a_topic_requires_replicas_later(replic
             replica.resume()
 
     assert (0, 1) == found
+
+
+# --- Failover --------------------------------------------------------------------------------------------------
+
+
+@on(VALKEY)
+@EACH_LAYOUT
+async def test_promoted_replica_without_the_marker_has_the_transaction_open(
+    replica_pair: ServerPair, layout: str
+) -> None:
+    named = replica_pair[0].port
+    async with (
+        scripted_sentinel(lambda: named) as port,
+        open_redis_storage(sentinel_url(port)) as storage,
+    ):
+        await storage.create_topic("orders", 1, {"storage.layout": layout})
+        producer, aborted = Client(storage, TP, version=2), Client(storage, TP, producer_id=8)
+        await aborted.send(b"aborted")
+        await aborted.end(ABORT)
+        first = await producer.send(b"a")
+        let_catch_up(replica_pair)
+        before = await producer.end(COMMIT)
+        assert [b"a"] == await committed_values(storage, TP)
+        named = promote(replica_pair).port
+        await storage.monitor.check()
+
+        bounds = await storage.latest(TP)
+        assert bounds.last_stable_offset == first.base_offset
+        assert bounds.high_watermark > before.base_offset  # offsets do not repeat
+        assert [] == await committed_values(storage, TP)
+        # The coordinator repeats the marker.
+        again = await storage.write_markers({TP: Marker(7, 1, 0, COMMIT, 1, 2)})
+        assert [b"a"] == await committed_values(storage, TP)
+        async with open_redis_storage(sentinel_url(port)) as other:
+            assert [b"a"] == await committed_values(other, TP)
+        assert not isinstance(again[TP], Exception)
+        await producer.send(b"b")
+        await producer.end(COMMIT)
+        assert [b"a", b"b"] == await committed_values(storage, TP)
+
+
+@on(VALKEY)
+async def test_confirmed_markers_survive_a_failover(replica_pair: ServerPair) -> None:
+    named = replica_pair[0].port
+    async with (
+        scripted_sentinel(lambda: named) as port,
+        open_redis_storage(sentinel_url(port)) as storage,
+    ):
+        await storage.create_topic("orders", 1, {"min.insync.replicas": "2", "offset.mapping": "dense"})
+        producer, other = Client(storage, TP), Client(storage, TP, producer_id=8)
+        await producer.send(b"a")
+        await producer.end(COMMIT)
+        await other.send(b"open")
+        confirmed = await stable_and_high(storage)
+        values = await committed_values(storage, TP)
+        let_catch_up(replica_pair)
+        named = promote(replica_pair).port
+        await storage.monitor.check()
+        async with open_redis_storage(sentinel_url(port)) as new:
+            found = [await stable_and_high(each) for each in (storage, new)]
+            again = [await committed_values(each, TP) for each in (storage, new)]
+
+    assert (2, 3) == confirmed
+    assert [(2, 3)] * 2 == found
+    assert [[b"a"]] * 2 == again
+    assert [b"a"] == values
 
 
 def marker_of(producer: Client) -> Marker:
