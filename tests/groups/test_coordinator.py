@@ -609,7 +609,10 @@ async def test_staging_creates_a_group_without_members(autojump_clock: MockClock
     with pytest.raises(IllegalGeneration):
         await broker.stage("g", {T0: COMMITTED}, **TRANSACTION, member_id="m", generation_id=1)
     assert [] == await broker.groups()
-    await broker.stage("g", {T0: COMMITTED}, **TRANSACTION)
+    for member_id in ("", "m"):  # as Apache Kafka 4.4.0 answers to both
+        assert {T0: None} == await broker.stage("g", {T0: COMMITTED}, **TRANSACTION, member_id=member_id)
+    with pytest.raises(UnknownMemberId):
+        await broker.stage("g", {T0: COMMITTED}, **TRANSACTION, member_id="m", generation_id=1)
 
     assert ["g"] == [group.group_id for group in await world.coordinator().groups()]
 
