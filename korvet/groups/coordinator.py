@@ -237,7 +237,8 @@ class GroupCoordinator:
                 generation_id=max(generation_id, NO_GENERATION),
                 coordinator_epoch=held.epoch,
             )
-        return self._looked_at(held, outcomes)
+        self._drop_if_replaced(held, outcomes)
+        return outcomes
 
     @VERBS.add()
     async def stage(
@@ -272,13 +273,13 @@ class GroupCoordinator:
                 generation_id=max(generation_id, NO_GENERATION),
                 coordinator_epoch=held.epoch,
             )
-        return self._looked_at(held, outcomes)
+        self._drop_if_replaced(held, outcomes)
+        return outcomes
 
-    def _looked_at(self, held: HeldGroup, outcomes: Outcomes) -> Outcomes:
-        """Drop the group if the store has refused this broker as its coordinator. Return the outcomes."""
+    def _drop_if_replaced(self, held: HeldGroup, outcomes: Outcomes) -> None:
+        """Drop the group if the store has refused this broker as its coordinator."""
         if any(isinstance(outcome, NotCoordinator) for outcome in outcomes.values()):
             self.runtime.drop(held)
-        return outcomes
 
     async def _permitted(
         self,

@@ -22,13 +22,10 @@ from korvet.protocol.errors import (
 )
 from korvet.storage.interface import OffsetAndMetadata, TopicPartition, TransactionResult
 from korvet.storage.memory_log import MemoryBudget
+from korvet.storage.transaction_state import ENDED_KEPT, ENDED_KEPT_MS
 
 # Bytes that a committed offset occupies besides its metadata.
 OFFSET_COST = 600
-# The time for which an ended transaction is remembered, and the number of them in a group. Offsets that arrive later
-# for one of them are refused.
-ENDED_KEPT_MS = 600_000
-ENDED_KEPT = 500
 
 T = TypeVar("T", OffsetAndMetadata, OffsetAndMetadata | None)
 
@@ -154,7 +151,7 @@ class MemoryGroups:
             return dict.fromkeys(offsets, error)
         group.generation_id = max(group.generation_id, generation_id)
         staged = group.staged.get(producer_id, Staged(number, producer_epoch))
-        results = {tp: self._stage(staged, tp, offset) for tp, offset in offsets.items()}
+        results = {tp: self._store(staged.offsets, tp, offset) for tp, offset in offsets.items()}
         if staged.offsets:
             group.staged[producer_id] = staged
             self._groups[group_id] = group
@@ -195,27 +192,26 @@ class MemoryGroups:
             self._drop(group, [tp for tp in (*group.committed, *staged) if tp.topic == topic])
 
     def _commit(self, group: Offsets, tp: TopicPartition, offset: OffsetAndMetadata) -> KafkaError | None:
-        if not self.is_there(tp):
-            return UnknownTopicOrPartition()
-        try:
-            self.budget.take(cost_of(offset))
-        except KafkaError as error:
+        error = self._store(group.committed, tp, offset)
+        if error is not None:
             return error
-        self._replace(group.committed, tp, evolve(offset, commit_timestamp_ms=self.clock()))
         for staged in group.staged.values():  # this commit is the later one (KAFKA-5247)
             if (superseded := staged.offsets.get(tp)) is not None:
                 self.budget.give_back(cost_of(superseded) - cost_of(None))
                 staged.offsets[tp] = None
         return None
 
-    def _stage(self, staged: Staged, tp: TopicPartition, offset: OffsetAndMetadata) -> KafkaError | None:
+    def _store(
+        self, offsets: MutableMapping[TopicPartition, T], tp: TopicPartition, offset: OffsetAndMetadata
+    ) -> KafkaError | None:
+        """Store an offset that a client has sent, with the present time; return the error if it cannot be stored."""
         if not self.is_there(tp):
             return UnknownTopicOrPartition()
         try:
             self.budget.take(cost_of(offset))
         except KafkaError as error:
             return error
-        self._replace(staged.offsets, tp, evolve(offset, commit_timestamp_ms=self.clock()))
+        self._replace(offsets, tp, evolve(offset, commit_timestamp_ms=self.clock()))
         return None
 
     def _settle(self, group: Offsets, staged: Staged, *, is_committed: bool) -> None:

@@ -28,11 +28,11 @@ from korvet.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from korvet.storage.interface import OffsetAndMetadata, TopicPartition, TransactionResult
-from korvet.storage.memory_groups import ENDED_KEPT, ENDED_KEPT_MS
 from korvet.storage.redis.client.connection import Script
 from korvet.storage.redis.groups import Groups, arguments_of, name_of, parse_position
 from korvet.storage.redis.partition import Partition
 from korvet.storage.redis.scripts import source
+from korvet.storage.transaction_state import ENDED_KEPT, ENDED_KEPT_MS
 
 STAGE = Script(source("stage_offsets"))
 SETTLE = Script(source("settle_offsets"))
