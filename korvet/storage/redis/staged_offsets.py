@@ -27,7 +27,7 @@ from korvet.protocol.errors import (
     KafkaError,
     UnknownTopicOrPartition,
 )
-from korvet.storage.interface import OffsetAndMetadata, TopicPartition, TransactionResult
+from korvet.storage.interface import OffsetAndMetadata, ProducerTransaction, TopicPartition, TransactionResult
 from korvet.storage.redis.client.connection import Script
 from korvet.storage.redis.groups import Groups, arguments_of, name_of, parse_position
 from korvet.storage.redis.partition import Partition
@@ -50,10 +50,8 @@ class StagedOffsets:
         self,
         group_id: str,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        transaction: ProducerTransaction,
         *,
-        producer_id: int,
-        producer_epoch: int,
-        number: int,
         generation_id: int = -1,
         coordinator_epoch: int = -1,
     ) -> dict[TopicPartition, KafkaError | None]:
@@ -61,7 +59,8 @@ class StagedOffsets:
         found, results = await self.groups.find_each(offsets)
         if not found:
             return results
-        fences = (generation_id, coordinator_epoch, producer_id, producer_epoch, number)
+        producer_id, number = transaction.producer_id, transaction.number
+        fences = (generation_id, coordinator_epoch, producer_id, transaction.producer_epoch, number)
         arguments = (*fences, *arguments_of(found, name_of))
         try:
             status, *details = await self.groups.run_fenced(group_id, STAGE, arguments, generation_id)
