@@ -25,8 +25,10 @@ from korvet.protocol.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,
     KafkaError,
+    KafkaStorageError,
     UnknownTopicOrPartition,
 )
+from korvet.protocol.text import quoted
 from korvet.storage.interface import OffsetAndMetadata, ProducerTransaction, TopicPartition, TransactionResult
 from korvet.storage.redis.client.connection import Script
 from korvet.storage.redis.groups import Groups, arguments_of, name_of, parse_position
@@ -103,8 +105,14 @@ class StagedOffsets:
             return ()
         fields = [b"staged:%b" % producer for producer in producers.split()]
         values = cast(Sequence[bytes | None], await redis.execute(b"HMGET", key, *fields, repeatable=True))
-        names = {name for value in values if value is not None for name in json.loads(value)["offsets"]}
-        found = {tp_of(name) for name in names}
+        try:
+            found = {
+                tp_of(name) for value in values if value is not None for name in json.loads(value)["offsets"]
+            }
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise KafkaStorageError(
+                f"staged offsets of group {quoted(group_id)} are damaged: {error!r:.100}"
+            ) from None
         return found if tps is None else found.intersection(tps)
 
     async def _parsed(self, reply: Sequence[bytes]) -> dict[Partition, OffsetAndMetadata]:
