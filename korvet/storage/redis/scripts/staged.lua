@@ -1,7 +1,7 @@
 -- The shared part of scripts that change what transactions have staged in a group's hash (`stage_offsets.lua`).
 
--- Call `change` with the offsets of each producer in `open`, and store them if it returns true. Those that another client
--- has damaged stay as they are.
+-- Call `change` with the offsets of each producer in `open`, and store them if it returns true. Damaged offsets, which
+-- another client has written, are left alone.
 local function change_staged(group, open, change)
   for producer in string.gmatch(open or '', '%d+') do
     local field = 'staged:' .. producer
