@@ -19,7 +19,8 @@ from bench.processes import broker
 from bench.wire import Wire, await_topic, create_topic, frame_of, produce_all, produce_request
 from korvet.broker.counters import Counters
 from korvet.metrics.recorder import Recorder
-from korvet.server.server import Server, open_server
+from korvet.server.assembly import open_server
+from korvet.server.server import Server
 
 TOPIC = "t"
 IN_FLIGHT = 20

@@ -116,7 +116,7 @@ def committed_offsets_of_a_deleted_topic(talk: Talk, _version: int) -> None:
     talk.tell(DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=10_000))
     talk.until_gone("orders")
     talk.wait_until(
-        lambda: not talk.tell(committed(8, talk.name("g")), 8).groups[0].topics, "positions go, too"
+        lambda: not talk.tell(committed(8, talk.name("g")), 8).groups[0].topics, "committed offsets go, too"
     )
     talk.ask(committed(8, talk.name("g")), 8, "deleted")
     talk.topic("orders")

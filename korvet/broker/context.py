@@ -11,7 +11,7 @@ from collections.abc import Callable
 import trio
 from attrs import define, field
 
-from korvet.concurrency.decoded_budget import DecodedShare
+from korvet.concurrency.decoded_budget import DecodedReservation
 from korvet.security.acls import Operation, ResourceType
 from korvet.security.session import ANONYMOUS, Session
 
@@ -78,7 +78,7 @@ class RequestContext:
     api_name: str = ""
     request_bytes: int = 0
     answer_bytes: int = 0  # bytes of the answer budget that the response's records hold until it is sent
-    objects: DecodedShare | None = None  # memory for a large request's objects, until it waits or is answered
+    objects: DecodedReservation | None = None  # for a large request's objects, until it waits or is answered
     parked: trio.CancelScope | None = None
     is_timed: bool = False  # the handler reports the times of its phases
     stored_s: float = 0.0  # seconds for which the handler has waited for an append, if `is_timed`

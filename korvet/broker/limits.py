@@ -19,7 +19,7 @@ def share_of(limit: int, processes: int) -> int:
 
 
 @define(eq=False)
-class Share:
+class Reservation:
     """Bytes of a ByteBudget that one large request holds while it arrives."""
 
     size: int = 0
@@ -36,7 +36,7 @@ class ByteBudget:
     limit: int
     taken: int = 0
     highest: int = 0  # the largest `taken` since the last reset
-    _beyond: Share | None = None  # the share of the request that may exceed the limit, until it is answered
+    _beyond: Reservation | None = None  # of the request that may exceed the limit, until it is answered
     _waiting: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
 
     @property
@@ -53,27 +53,27 @@ class ByteBudget:
         self.taken += size
         self.highest = max(self.highest, self.taken)
 
-    async def wait_for_room(self, share: Share) -> None:
+    async def wait_for_room(self, reservation: Reservation) -> None:
         """Wait until the request may receive more. Return immediately, without a checkpoint, if it may now.
 
         The caller must call `resize` next, which wakes the next request that waits.
         """
-        while self.is_spent and self._beyond is not share:
+        while self.is_spent and self._beyond is not reservation:
             if self._beyond is None:
-                self._beyond = share
+                self._beyond = reservation
                 return
             await self._waiting.park()
 
-    def resize(self, share: Share, size: int) -> None:
+    def resize(self, reservation: Reservation, size: int) -> None:
         """Set the bytes that the request holds to `size`."""
-        self.take_now(size - share.size)
-        share.size = size
+        self.take_now(size - reservation.size)
+        reservation.size = size
         self._wake_next()
 
-    def give_back(self, size: int, share: Share | None = None) -> None:
-        """Release the bytes of a request that was answered or abandoned, and its share."""
+    def give_back(self, size: int, reservation: Reservation | None = None) -> None:
+        """Release the bytes of a request that was answered or abandoned, and its reservation."""
         self.taken -= size
-        if share is not None and share is self._beyond:
+        if reservation is not None and reservation is self._beyond:
             self._beyond = None
         self._wake_next()
 

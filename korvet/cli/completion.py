@@ -38,16 +38,6 @@ def complete_groups(context: click.Context, _parameter: click.Parameter, incompl
     return names_from(context, groups, incomplete)
 
 
-def complete_profiles(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of profiles that begin with `incomplete`."""
-    from korvet.cli.profiles import read_profiles
-
-    try:
-        return [name for name in read_profiles().names if name.startswith(incomplete)]
-    except click.ClickException:
-        return []
-
-
 def names_from(
     context: click.Context, ask: Callable[[Client], Awaitable[Iterable[str]]], incomplete: str
 ) -> list[str]:

@@ -14,8 +14,8 @@ from korvet.cli.times import EXAMPLES, now_ms, parse_duration, parse_time
 
 if TYPE_CHECKING:
     from korvet.client import Client
+    from korvet.client.committed_offsets import CommittedOffset, Target
     from korvet.client.groups import Group
-    from korvet.client.positions import Position, Target
 
 # Kafka's names. The version of a broker determines which of them it supports.
 STATES = (
@@ -161,7 +161,7 @@ async def rows_of(client: Client, group: Group, *, members: bool, state: bool) -
         ]
     if members:
         return member_rows(group)
-    return await position_rows(client, group)
+    return await offset_rows(client, group)
 
 
 def member_rows(group: Group) -> list[dict[str, Any]]:
@@ -179,30 +179,30 @@ def member_rows(group: Group) -> list[dict[str, Any]]:
     ]
 
 
-async def position_rows(client: Client, group: Group) -> list[dict[str, Any]]:
+async def offset_rows(client: Client, group: Group) -> list[dict[str, Any]]:
     """Return a row per partition that is assigned or has a committed offset, then one per member without partitions."""
-    from korvet.client.positions import positions
+    from korvet.client.committed_offsets import committed_offsets
 
     owners = {tp: member for member in group.members for tp in member.assignment}
-    found = await positions(client, group.group_id, owners)
+    found = await committed_offsets(client, group.group_id, owners)
     rows = []
-    for position in found:
-        member = owners.get(position.tp)
-        rows.append(position_row(group.group_id, position) | owner_cells(member))
+    for committed in found:
+        member = owners.get(committed.tp)
+        rows.append(offset_row(group.group_id, committed) | owner_cells(member))
     idle = [member for member in group.members if not member.assignment]
-    return rows + [position_row(group.group_id, None) | owner_cells(member) for member in idle]
+    return rows + [offset_row(group.group_id, None) | owner_cells(member) for member in idle]
 
 
-def position_row(group_id: str, position: Position | None) -> dict[str, Any]:
+def offset_row(group_id: str, committed: CommittedOffset | None) -> dict[str, Any]:
     return {
         "group": group_id,
-        "topic": position and position.tp.topic,
-        "partition": None if position is None else position.tp.partition,
-        "current-offset": None if position is None else position.offset,
-        "log-end-offset": None if position is None else position.end,
-        "lag": None if position is None else position.lag,
-        "lag-is-at-least": position is not None and position.more,
-        "lag-ms": None if position is None else position.lag_ms,
+        "topic": committed and committed.tp.topic,
+        "partition": None if committed is None else committed.tp.partition,
+        "current-offset": None if committed is None else committed.offset,
+        "log-end-offset": None if committed is None else committed.end,
+        "lag": None if committed is None else committed.lag,
+        "lag-is-at-least": committed is not None and committed.more,
+        "lag-ms": None if committed is None else committed.lag_ms,
     }
 
 
@@ -302,7 +302,7 @@ def reset_offsets(
     Only shows the new offsets, unless --execute is given. Offsets that are out of range become the log's start or end.
     """
     from korvet.cli.offset_files import read_offsets, write_offsets
-    from korvet.client.positions import NoSuchPartition, ResetRefused, Target, reset
+    from korvet.client.committed_offsets import NoSuchPartition, ResetRefused, Target, reset
 
     if source is not None and (topics or all_topics):
         raise click.UsageError(

@@ -84,10 +84,14 @@ def _keep_timeout(context: click.Context, _parameter: click.Parameter, seconds: 
     context.meta[TIMEOUT] = seconds
 
 
-def _complete_profiles(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    from korvet.cli.completion import complete_profiles
+def complete_profiles(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of profiles that begin with `incomplete`."""
+    from korvet.cli.profiles import read_profiles
 
-    return complete_profiles(context, parameter, incomplete)
+    try:
+        return [name for name in read_profiles().names if name.startswith(incomplete)]
+    except click.ClickException:
+        return []
 
 
 _profile = click.option(
@@ -98,7 +102,7 @@ _profile = click.option(
     is_eager=True,
     callback=_read_profile,
     expose_value=False,
-    shell_complete=_complete_profiles,
+    shell_complete=complete_profiles,
     help="Cluster of the file with profiles; see korvet profiles.",
 )
 _command_config = click.option(

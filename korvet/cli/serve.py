@@ -19,6 +19,7 @@ import click
 
 from korvet.cli.broker_settings import broker_settings, default_of, read_config
 from korvet.cli.output import print_table
+from korvet.cli.process_title import hide_passwords
 
 if TYPE_CHECKING:
     import trio
@@ -203,29 +204,6 @@ def require_metrics() -> None:
         raise click.ClickException("--metrics requires: pip install 'korvet[metrics]'")
 
 
-def hide_passwords(command: Sequence[str]) -> None:
-    """Change the process title, which `ps` shows to every user, if the command contains a URL with a password."""
-    shown = [without_secrets(argument) for argument in command]
-    if shown != list(command):
-        from setproctitle import setproctitle
-
-        setproctitle(shlex.join(shown))
-
-
-def without_secrets(argument: str) -> str:
-    """Return a command-line argument without passwords: of a URL in it, or the value of a secret setting."""
-    from korvet.config import HIDDEN, setting_of, settings
-    from korvet.urls import without_password
-
-    name, separator, value = argument.partition("=")
-    known = settings().get(setting_of(name))
-    if known is not None and known.kind.is_secret and "://" not in value:
-        return f"{name}={HIDDEN}"
-    if "://" in name:
-        name, separator, value = "", "", argument
-    return f"{name}{separator}{without_password(value)}" if "://" in value else argument
-
-
 def new_forker() -> Forker:
     """Return the forker for a broker of several processes. Call it before Trio runs."""
     from korvet.workers.forking import Forker
@@ -315,7 +293,8 @@ async def started_server(
     config: Config, nursery: trio.Nursery, fault_port: int | None, reread: ReadConfig | None
 ) -> tuple[Sequence[str], str]:
     """Start a server in this process. Return its start lines, and the advertised address of its first listener."""
-    from korvet.server.server import keep_what_is_there, run, start_lines
+    from korvet.server.assembly import keep_what_is_there, run
+    from korvet.server.start_lines import start_lines
 
     serving: Run = partial(run, reread=reread)
     if config.metrics_listener:

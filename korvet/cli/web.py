@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from korvet.cli.options import check_addresses, cluster_options, security
+from korvet.cli.process_title import hide_passwords
 
 if TYPE_CHECKING:
     from korvet.web.options import PageOptions
@@ -63,8 +64,6 @@ def command(
     logs in, and the cluster's ACLs for this user apply. Other machines can use the page only with --login.
     """
     import trio
-
-    from korvet.cli.serve import hide_passwords
 
     check_addresses(servers)
     hide_passwords(sys.orig_argv)

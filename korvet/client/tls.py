@@ -32,6 +32,7 @@ class TlsRefused(KafkaError):  # noqa: N818  names the event
     """The client or the broker rejected the other's TLS. A retry does not help."""
 
     error_code = ErrorCode.NETWORK_EXCEPTION
+    retriable = False
 
 
 @frozen

@@ -13,7 +13,7 @@ DECODED_BYTES = 48 * 1024 * 1024
 
 
 @define(eq=False)
-class DecodedShare:
+class DecodedReservation:
     """The bytes of a DecodedBudget that one request or maintenance task has taken. `end` returns them."""
 
     budget: DecodedBudget = field(factory=lambda: DECODED)
@@ -24,7 +24,7 @@ class DecodedShare:
         await self.budget.take(self, size)
 
     def hold(self, size: int) -> None:
-        """Set the share's size to `size` bytes, without waiting."""
+        """Set the reservation's size to `size` bytes, without waiting."""
         self.budget.resize(self, size)
 
     def end(self) -> None:
@@ -33,18 +33,19 @@ class DecodedShare:
 
 @frozen(eq=False)
 class Waiting:
-    """A share that waits for bytes."""
+    """A reservation that waits for bytes."""
 
-    share: DecodedShare
+    reservation: DecodedReservation
     size: int
     is_granted: trio.Event = field(factory=trio.Event)
 
 
 @define(eq=False)
 class DecodedBudget:
-    """Bytes of decompressed records, which shares take in the order of their requests.
+    """Bytes of decompressed records, which reservations take in the order of their requests.
 
-    If all bytes belong to shares that wait, the first of them may exceed the limit. Otherwise all would wait for ever.
+    If all bytes belong to reservations that wait, the first of them may exceed the limit. Otherwise all would wait for
+    ever.
     """
 
     limit: int
@@ -53,31 +54,31 @@ class DecodedBudget:
     _waiting: deque[Waiting] = field(factory=deque)
     _taken_by_waiting: int = 0
 
-    async def take(self, share: DecodedShare, size: int) -> None:
+    async def take(self, reservation: DecodedReservation, size: int) -> None:
         """Wait for bytes. Return immediately, without a checkpoint, if there are enough.
 
-        Taking 0 bytes waits while the limit is exceeded, but not behind shares that already wait.
+        Taking 0 bytes waits while the limit is exceeded, but not behind reservations that already wait.
         """
         if self._has_room(size) and not (size and self._waiting):
-            self.resize(share, share.size + size)
+            self.resize(reservation, reservation.size + size)
             return
-        waiting = Waiting(share, size)
+        waiting = Waiting(reservation, size)
         self._waiting.append(waiting)
-        self._taken_by_waiting += share.size
+        self._taken_by_waiting += reservation.size
         self._grant_first()
         try:
             await waiting.is_granted.wait()
         except BaseException:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
-                self._taken_by_waiting -= share.size
+                self._taken_by_waiting -= reservation.size
                 self._grant_first()
             raise
 
-    def resize(self, share: DecodedShare, size: int) -> None:
-        """Set the size of a share that does not wait."""
-        self._add(size - share.size)
-        share.size = size
+    def resize(self, reservation: DecodedReservation, size: int) -> None:
+        """Set the size of a reservation that does not wait."""
+        self._add(size - reservation.size)
+        reservation.size = size
         self._grant_first()
 
     def _add(self, size: int) -> None:
@@ -93,8 +94,8 @@ class DecodedBudget:
             if not self._has_room(first.size) and self.taken > self._taken_by_waiting:
                 return
             self._waiting.popleft()
-            self._taken_by_waiting -= first.share.size
-            first.share.size += first.size
+            self._taken_by_waiting -= first.reservation.size
+            first.reservation.size += first.size
             self._add(first.size)
             first.is_granted.set()
 

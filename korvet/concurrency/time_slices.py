@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import trio
 from attrs import define, field
 
-from korvet.concurrency.decoded_budget import DecodedShare
+from korvet.concurrency.decoded_budget import DecodedReservation
 from korvet.protocol.errors import KafkaError, detached
 from korvet.protocol.steps import Steps
 
@@ -85,26 +85,26 @@ async def unique_in_slices(names: Sequence[str]) -> list[str]:
 
 
 async def run_in_slices(
-    steps: Steps[T], time_slices: TimeSlices | None = None, share: DecodedShare | None = None
+    steps: Steps[T], time_slices: TimeSlices | None = None, reservation: DecodedReservation | None = None
 ) -> T:
     """Run steps in time slices and return their result. Run long calls in a thread, with bytes taken from DECODED.
 
-    The caller's `share` keeps the bytes of the last call's result. Without it, all bytes are returned at the end.
+    The caller's `reservation` keeps the bytes of the last call's result. Without it, all bytes are returned at the end.
     Raises the exceptions of the steps. A KafkaError of a call is thrown into the steps, which may catch it.
     """
-    if share is not None:
-        return await _run_in_slices(steps, time_slices or TimeSlices(), share)
-    share = DecodedShare()
+    if reservation is not None:
+        return await _run_in_slices(steps, time_slices or TimeSlices(), reservation)
+    reservation = DecodedReservation()
     try:
-        return await _run_in_slices(steps, time_slices or TimeSlices(), share)
+        return await _run_in_slices(steps, time_slices or TimeSlices(), reservation)
     finally:
-        share.end()
+        reservation.end()
 
 
-async def _run_in_slices(steps: Steps[T], time_slices: TimeSlices, share: DecodedShare) -> T:
+async def _run_in_slices(steps: Steps[T], time_slices: TimeSlices, reservation: DecodedReservation) -> T:
     answer: Any = None
     failure: KafkaError | None = None
-    kept = share.size
+    kept = reservation.size
     while True:
         try:
             call = steps.send(answer) if failure is None else steps.throw(failure)
@@ -115,13 +115,13 @@ async def _run_in_slices(steps: Steps[T], time_slices: TimeSlices, share: Decode
         if call is None:
             await time_slices.next()
             continue
-        share.hold(kept)
-        await share.take(call.max_bytes)
+        reservation.hold(kept)
+        await reservation.take(call.max_bytes)
         try:
             answer = await trio.to_thread.run_sync(call, limiter=_THREADS)
         except KafkaError as error:
-            share.hold(kept)
+            reservation.hold(kept)
             # The traceback would form a reference cycle with frames, and keep the result of the steps alive.
             failure = detached(error)
         else:
-            share.hold(kept + min(2 * len(answer), call.max_bytes))
+            reservation.hold(kept + min(2 * len(answer), call.max_bytes))

@@ -8,7 +8,7 @@ Offsets are committed while other requests change the group, so that commits do 
 generation is not saved while commits of the previous one are in flight, and the storage rejects commits of a generation
 that is older than the newest one it has seen.
 
-`expire_positions` deletes committed offsets that are older than `offsets.retention.minutes` and belong to topics that
+`expire_offsets` deletes committed offsets that are older than `offsets.retention.minutes` and belong to topics that
 the group does not consume. Each broker does it for the groups that it coordinates. It runs forever, as `run` does,
 under `korvet.concurrency.tasks.supervise`.
 """
@@ -303,7 +303,7 @@ class GroupCoordinator:
                 return held
 
     @VERBS.add()
-    async def delete_positions(self, group_id: str, tps: Collection[TopicPartition]) -> Outcomes:
+    async def delete_offsets(self, group_id: str, tps: Collection[TopicPartition]) -> Outcomes:
         """Delete committed offsets of topics that the group is not subscribed to.
 
         The other partitions get GroupSubscribedToTopic. Raises GroupIdNotFound, NonEmptyGroup.
@@ -375,7 +375,7 @@ class GroupCoordinator:
 
     # --- Expiry -----------------------------------------------------------------------------------------
 
-    async def expire_positions(self) -> None:
+    async def expire_offsets(self) -> None:
         """Delete expired offsets, and groups that have none left, periodically and forever."""
         while True:
             await trio.sleep(self.config.offsets_retention_check_interval_ms / 1000)
@@ -392,22 +392,17 @@ class GroupCoordinator:
             if not held.exists or not self._can_expire(held):
                 return
             await held.without_writes()
-            staged = await self.storage.unstable(
-                group_id
-            )  # a transaction holds them, and the group with them
-            positions = await self.storage.committed(group_id)
+            staged = await self.storage.unstable(group_id)  # a transaction keeps them, and the group
+            offsets = await self.storage.committed(group_id)
             expired = [
                 tp
-                for tp, position in positions.items()
-                if tp not in staged and self._is_expired(held, tp, position)
+                for tp, committed in offsets.items()
+                if tp not in staged and self._is_expired(held, tp, committed)
             ]
-            is_over = (
-                held.machine.group.state is State.EMPTY
-                and not held.machine.group.has_newcomers
-                and not staged
-            )
-            if is_over and len(expired) == len(positions):
-                reason = "its committed offsets have expired" if positions else "no committed offsets"
+            group = held.machine.group
+            is_over = group.state is State.EMPTY and not group.has_newcomers and not staged
+            if is_over and len(expired) == len(offsets):
+                reason = "its committed offsets have expired" if offsets else "no committed offsets"
                 fields = {"_group": quoted(group_id), "group": group_id, "reason": reason}
                 logger.info("group %(_group)s is deleted: it has no members, and %(reason)s", fields)
                 await self._delete(group_id, held)
@@ -427,7 +422,7 @@ class GroupCoordinator:
             return group.protocol_type is None or self.clock() - held.machine.since_ms >= self._retention_ms
         return group.state is State.STABLE and group.subscribed_topics is not None
 
-    def _is_expired(self, held: HeldGroup, tp: TopicPartition, position: OffsetAndMetadata) -> bool:
+    def _is_expired(self, held: HeldGroup, tp: TopicPartition, committed: OffsetAndMetadata) -> bool:
         """Return True if a committed offset has expired by Kafka's rule.
 
         Offsets of subscribed topics do not expire. Retention is measured from when the group became empty. If the
@@ -438,7 +433,7 @@ class GroupCoordinator:
             return False
         if group.state is State.EMPTY and group.protocol_type is not None:
             return True
-        committed_ms = position.commit_timestamp_ms
+        committed_ms = committed.commit_timestamp_ms
         return committed_ms >= 0 and self.clock() - committed_ms >= self._retention_ms
 
 

@@ -44,7 +44,7 @@ Outcomes = dict[TopicPartition, KafkaError | None]
 async def handle(
     broker: Broker, request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse:
-    positions: dict[TopicPartition, OffsetAndMetadata] = {}
+    offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     outcomes: Outcomes = {}
     try:
         group_id = broker.group(context, request.group_id, Operation.READ)
@@ -55,10 +55,10 @@ async def handle(
         )
     time_slices = TimeSlices()
     for topic in request.topics:
-        await _sort(broker, context, topic, positions, outcomes, time_slices)
+        await _sort(broker, context, topic, offsets, outcomes, time_slices)
     too_large = [tp for tp, error in outcomes.items() if isinstance(error, OffsetMetadataTooLarge)]
-    if positions or too_large:
-        outcomes |= await _commit(broker, request, context, group_id, positions, too_large)
+    if offsets or too_large:
+        outcomes |= await _commit(broker, request, context, group_id, offsets, too_large)
     answered = [topic for topic in request.topics if topic.partitions]
     topics = await map_in_slices(lambda topic: _answer(topic, outcomes), answered)
     return OffsetCommitResponse(topics=topics)
@@ -68,7 +68,7 @@ async def _sort(
     broker: Broker,
     context: RequestContext,
     data: OffsetCommitRequestTopic,
-    positions: dict[TopicPartition, OffsetAndMetadata],
+    offsets: dict[TopicPartition, OffsetAndMetadata],
     outcomes: Outcomes,
     time_slices: TimeSlices,
 ) -> None:
@@ -84,13 +84,13 @@ async def _sort(
             if isinstance(topic, KafkaError):
                 raise topic
             tp = partition_of(topic, partition.partition_index)
-            positions[tp] = _position(broker, partition)
+            offsets[tp] = _checked(broker, partition)
         except KafkaError as error:
             outcomes[TopicPartition(data.name, partition.partition_index)] = error
         await time_slices.next()
 
 
-def _position(broker: Broker, data: OffsetCommitRequestPartition) -> OffsetAndMetadata:
+def _checked(broker: Broker, data: OffsetCommitRequestPartition) -> OffsetAndMetadata:
     metadata = data.committed_metadata or ""
     if len(metadata) > broker.config.offset_metadata_max_bytes:
         raise OffsetMetadataTooLarge
@@ -102,16 +102,16 @@ async def _commit(
     request: OffsetCommitRequest,
     context: RequestContext,
     group_id: str,
-    positions: dict[TopicPartition, OffsetAndMetadata],
+    offsets: dict[TopicPartition, OffsetAndMetadata],
     too_large: list[TopicPartition],
 ) -> Outcomes:
     """Commit the offsets, and return the outcome of each partition."""
     # If the client may not commit at all, that error also replaces OFFSET_METADATA_TOO_LARGE.
-    asked = [*positions, *too_large]
+    asked = [*offsets, *too_large]
     try:
         outcomes = await broker.groups.commit(
             group_id,
-            positions,
+            offsets,
             member_id=request.member_id,
             group_instance_id=request.group_instance_id,
             generation_id=request.generation_id_or_member_epoch,

@@ -35,7 +35,7 @@ async def handle(
         group_id = broker.group(context, request.group_id, Operation.DELETE)
         await each_in_slices(partial(_find, broker, context, outcomes), request.topics)
         found = [tp for tp, error in outcomes.items() if error is None]
-        outcomes |= await broker.groups.delete_positions(group_id, found)
+        outcomes |= await broker.groups.delete_offsets(group_id, found)
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=coordinator_error(error).error_code, topics=[])
     topics = await map_in_slices(lambda topic: _answer(topic, outcomes), request.topics)

@@ -2,7 +2,7 @@
 
 Behaviour: the response has the group's committed offsets with their metadata; offset -1 if there is none, also for
 unknown topics, as in Kafka. On Redis, if only plain Redis consumers have used the group so far, the offset is derived
-from the position at which they stopped. COORDINATOR_NOT_AVAILABLE for the group while the storage is unavailable.
+from the offset at which they stopped. COORDINATOR_NOT_AVAILABLE for the group while the storage is unavailable.
 
 Versions: null topics request all committed offsets (v2), an empty list none. The error of a group is in the response
 from v2, in every partition in v1. Several groups from v8 (KIP-709). With `require_stable` (v7, KIP-447), a partition
@@ -44,14 +44,14 @@ PARTITIONS_AT_ONCE = 100
 
 
 #: Topics, and their partitions with committed offsets, in the order of the response.
-Positions = Sequence[tuple[str, Sequence[tuple[int, OffsetAndMetadata]]]]
+OffsetsByTopic = Sequence[tuple[str, Sequence[tuple[int, OffsetAndMetadata]]]]
 
 
 @frozen
 class Committed:
     """A group's committed offsets in the order of the response, or the error of reading them."""
 
-    topics: Positions
+    topics: OffsetsByTopic
     error_code: ErrorCode = ErrorCode.NONE
     denied: frozenset[str] = frozenset()  # topics that the client may not describe
 
@@ -142,7 +142,7 @@ def _requested_partitions(
 def _in_request_order(
     topics: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics],
     found: Mapping[TopicPartition, OffsetAndMetadata],
-) -> Positions:
+) -> OffsetsByTopic:
     """Return the offsets in the order of the request, including duplicate topics and partitions."""
     return [
         (
@@ -156,10 +156,10 @@ def _in_request_order(
     ]
 
 
-def _by_topic(positions: Mapping[TopicPartition, OffsetAndMetadata]) -> Positions:
+def _by_topic(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> OffsetsByTopic:
     topics: dict[str, list[tuple[int, OffsetAndMetadata]]] = {}
-    for tp, position in positions.items():
-        topics.setdefault(tp.topic, []).append((tp.partition, position))
+    for tp, offset in offsets.items():
+        topics.setdefault(tp.topic, []).append((tp.partition, offset))
     return list(topics.items())
 
 
@@ -175,12 +175,12 @@ async def _group(group_id: str, committed: Committed) -> OffsetFetchResponseGrou
             topic.partitions += [
                 OffsetFetchResponsePartitions(
                     partition_index=number,
-                    committed_offset=position.offset,
-                    committed_leader_epoch=position.leader_epoch,
-                    metadata=position.metadata,
-                    error_code=committed.error_at(name, position),
+                    committed_offset=offset.offset,
+                    committed_leader_epoch=offset.leader_epoch,
+                    metadata=offset.metadata,
+                    error_code=committed.error_at(name, offset),
                 )
-                for number, position in partitions[first : first + PARTITIONS_AT_ONCE]
+                for number, offset in partitions[first : first + PARTITIONS_AT_ONCE]
             ]
             await time_slices.next()
     return answer
@@ -193,12 +193,12 @@ def _topics(committed: Committed) -> list[OffsetFetchResponseTopic]:
             partitions=[
                 OffsetFetchResponsePartition(
                     partition_index=number,
-                    committed_offset=position.offset,
-                    committed_leader_epoch=position.leader_epoch,
-                    metadata=position.metadata,
-                    error_code=committed.error_at(name, position),
+                    committed_offset=offset.offset,
+                    committed_leader_epoch=offset.leader_epoch,
+                    metadata=offset.metadata,
+                    error_code=committed.error_at(name, offset),
                 )
-                for number, position in partitions
+                for number, offset in partitions
             ],
         )
         for name, partitions in committed.topics

@@ -11,6 +11,7 @@ from enum import Enum
 from attrs import frozen
 
 from korvet.concurrency.histograms import SECONDS
+from korvet.metrics import names
 
 
 class Kind(Enum):
@@ -71,26 +72,26 @@ _STORE = Scope.STORE
 GROUPS: dict[str, tuple[Metric, ...]] = {
     "Requests": (
         _counter(
-            "korvet_requests_total",
+            names.REQUESTS_TOTAL,
             "Requests that were handled. `other` are versions of the API that are not served.",
             "api",
             "version",
         ),
         _counter(
-            "korvet_response_errors_total",
+            names.RESPONSE_ERRORS_TOTAL,
             "Error codes in responses, one for each partition or other resource with an error.",
             "api",
             "error",
         ),
-        _counter("korvet_request_bytes_total", "Bytes of requests.", "api"),
-        _counter("korvet_response_bytes_total", "Bytes of responses.", "api"),
+        _counter(names.REQUEST_BYTES_TOTAL, "Bytes of requests.", "api"),
+        _counter(names.RESPONSE_BYTES_TOTAL, "Bytes of responses.", "api"),
         _counter(
-            "korvet_requests_with_bytes_left_over_total",
+            names.REQUESTS_WITH_BYTES_LEFT_OVER_TOTAL,
             "Requests with bytes behind their last field, which the broker ignored.",
             "api",
         ),
         _histogram(
-            "korvet_request_phase_seconds",
+            names.REQUEST_PHASE_SECONDS,
             "Time of requests in each phase: `received` (the rest of a request that came in parts arrives), `queued`"
             " (it waits for earlier requests of its connection, or for memory), `handled` (its handler runs or waits"
             " for records or members), `stored` (the store appends its records), `sent` (its response is written)."
@@ -101,28 +102,24 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
         ),
     ),
     "Records": (
-        _counter("korvet_topic_received_records_total", "Records that clients appended.", "topic"),
-        _counter("korvet_topic_received_batches_total", "Record batches that clients appended.", "topic"),
-        _counter(
-            "korvet_topic_received_bytes_total", "Bytes of record batches that clients appended.", "topic"
-        ),
-        _counter("korvet_topic_sent_records_total", "Records in responses to fetches.", "topic"),
-        _counter("korvet_topic_sent_batches_total", "Record batches in responses to fetches.", "topic"),
-        _counter(
-            "korvet_topic_sent_bytes_total", "Bytes of record batches in responses to fetches.", "topic"
-        ),
+        _counter(names.TOPIC_RECEIVED_RECORDS_TOTAL, "Records that clients appended.", "topic"),
+        _counter(names.TOPIC_RECEIVED_BATCHES_TOTAL, "Record batches that clients appended.", "topic"),
+        _counter(names.TOPIC_RECEIVED_BYTES_TOTAL, "Bytes of record batches that clients appended.", "topic"),
+        _counter(names.TOPIC_SENT_RECORDS_TOTAL, "Records in responses to fetches.", "topic"),
+        _counter(names.TOPIC_SENT_BATCHES_TOTAL, "Record batches in responses to fetches.", "topic"),
+        _counter(names.TOPIC_SENT_BYTES_TOTAL, "Bytes of record batches in responses to fetches.", "topic"),
     ),
     "Connections": (
         _gauge(
-            "korvet_connections",
+            names.CONNECTIONS,
             "Open connections by the software of their clients, which clients send since Kafka 2.4.",
             "listener",
             "software",
             "software_version",
         ),
-        _counter("korvet_connections_opened_total", "Connections that were accepted.", "listener"),
+        _counter(names.CONNECTIONS_OPENED_TOTAL, "Connections that were accepted.", "listener"),
         _counter(
-            "korvet_connections_aborted_total",
+            names.CONNECTIONS_ABORTED_TOTAL,
             "Connections that the broker closed: `protocol` (malformed bytes), `refused` (a request that can only be"
             " answered so, such as a failed produce with acks=0), `overdue` (idle or too slow), `internal` (an error"
             " in korvet).",
@@ -130,14 +127,12 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
         ),
     ),
     "Topics and groups": (
-        _gauge("korvet_topics", "Topics.", scope=_STORE),
-        _gauge("korvet_partitions", "Partitions of all topics.", scope=_STORE),
+        _gauge(names.TOPICS, "Topics.", scope=_STORE),
+        _gauge(names.PARTITIONS, "Partitions of all topics.", scope=_STORE),
+        _gauge(names.GROUPS, "Groups by state, with Kafka's names.", "state", scope=_STORE, merge=Merge.SUM),
+        _gauge(names.GROUP_MEMBERS, "Members of a group.", "group", scope=_STORE, merge=Merge.SUM),
         _gauge(
-            "korvet_groups", "Groups by state, with Kafka's names.", "state", scope=_STORE, merge=Merge.SUM
-        ),
-        _gauge("korvet_group_members", "Members of a group.", "group", scope=_STORE, merge=Merge.SUM),
-        _gauge(
-            "korvet_group_lag_records",
+            names.GROUP_LAG_RECORDS,
             "Records behind a group's committed offsets, in all partitions of the topic. If offsets follow the clock"
             " (`offset.mapping=timestamp`), the records are counted, at most 10,000 of a partition.",
             "group",
@@ -146,7 +141,7 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
             merge=Merge.SUM,
         ),
         _gauge(
-            "korvet_group_lag_seconds",
+            names.GROUP_LAG_SECONDS,
             "Time between the last record before a group's committed offset and the last record, in the partition"
             " where it is longest. Only for topics whose offsets follow the clock (`offset.mapping=timestamp`).",
             "group",
@@ -155,65 +150,63 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
         ),
     ),
     "Maintenance": (
-        _counter(
-            "korvet_retention_trims_total", "Partitions that retention has trimmed, apart from appends."
-        ),
-        _counter("korvet_retention_errors_total", "Partitions that retention could not trim."),
+        _counter(names.RETENTION_TRIMS_TOTAL, "Partitions that retention has trimmed, apart from appends."),
+        _counter(names.RETENTION_ERRORS_TOTAL, "Partitions that retention could not trim."),
         _gauge(
-            "korvet_retention_last_run_timestamp_seconds",
+            names.RETENTION_LAST_RUN_TIMESTAMP_SECONDS,
             "End of the last run of retention, Unix time. One broker on a store runs it.",
             merge=Merge.MAX,
         ),
-        _counter("korvet_compactions_total", "Compactions of partitions."),
-        _counter("korvet_compaction_errors_total", "Compactions that failed."),
-        _counter("korvet_compaction_removed_bytes_total", "Bytes by which compactions have reduced logs."),
-        _counter("korvet_compaction_seconds_total", "Time of compactions."),
+        _counter(names.COMPACTIONS_TOTAL, "Compactions of partitions."),
+        _counter(names.COMPACTION_ERRORS_TOTAL, "Compactions that failed."),
+        _counter(names.COMPACTION_REMOVED_BYTES_TOTAL, "Bytes by which compactions have reduced logs."),
+        _counter(names.COMPACTION_SECONDS_TOTAL, "Time of compactions."),
         _gauge(
-            "korvet_archive_lag_records",
+            names.ARCHIVE_LAG_RECORDS,
             "Records of a tiered topic that are not archived. Only for topics whose offsets count records.",
             "topic",
             scope=_STORE,
         ),
         _gauge(
-            "korvet_archive_lag_seconds",
+            names.ARCHIVE_LAG_SECONDS,
             "Time between the last archived record and the last record of a tiered topic, in the partition where it"
             " is longest. Only for topics whose offsets follow the clock.",
             "topic",
             scope=_STORE,
         ),
-        _counter("korvet_remote_requests_total", "Requests for archived records and offsets."),
-        _counter("korvet_remote_errors_total", "Requests for archived records and offsets that failed."),
-        _counter("korvet_remote_read_bytes_total", "Bytes of archived records that were read."),
-        _histogram("korvet_remote_request_seconds", "Time of requests for archived records and offsets."),
+        _counter(names.REMOTE_REQUESTS_TOTAL, "Requests for archived records and offsets."),
+        _counter(names.REMOTE_ERRORS_TOTAL, "Requests for archived records and offsets that failed."),
+        _counter(names.REMOTE_READ_BYTES_TOTAL, "Bytes of archived records that were read."),
+        _histogram(names.REMOTE_REQUEST_SECONDS, "Time of requests for archived records and offsets."),
     ),
     "Redis": (
-        _gauge("korvet_redis_connected", "Processes that are connected to Redis."),
-        _counter("korvet_redis_reconnects_total", "Connections to Redis that were lost."),
+        _gauge(names.REDIS_CONNECTED, "Processes that are connected to Redis."),
+        _counter(names.REDIS_RECONNECTS_TOTAL, "Connections to Redis that were lost."),
         _counter(
-            "korvet_redis_commands_total", "Commands, or groups of commands in one write, that were answered."
+            names.REDIS_COMMANDS_TOTAL, "Commands, or groups of commands in one write, that were answered."
         ),
         _histogram(
-            "korvet_redis_round_trip_seconds",
+            names.REDIS_ROUND_TRIP_SECONDS,
             "Time from the write of a command until its reply, without waits.",
         ),
-        _counter("korvet_redis_script_calls_total", "Calls of Lua scripts, by all clients.", scope=_STORE),
-        _counter("korvet_redis_script_seconds_total", "Time in Lua scripts, of all clients.", scope=_STORE),
-        _gauge("korvet_redis_memory_used_bytes", "Memory that Redis uses (`used_memory`).", scope=_STORE),
+        _counter(names.REDIS_SCRIPT_CALLS_TOTAL, "Calls of Lua scripts, by all clients.", scope=_STORE),
+        _counter(names.REDIS_SCRIPT_SECONDS_TOTAL, "Time in Lua scripts, of all clients.", scope=_STORE),
+        _gauge(names.REDIS_MEMORY_USED_BYTES, "Memory that Redis uses (`used_memory`).", scope=_STORE),
         _gauge(
-            "korvet_redis_memory_limit_bytes",
+            names.REDIS_MEMORY_LIMIT_BYTES,
             "Limit of that memory (`maxmemory`); 0 is unlimited.",
             scope=_STORE,
         ),
-        _counter("korvet_redis_evicted_keys_total", "Keys that Redis has evicted.", scope=_STORE),
-        _gauge("korvet_redis_replicas", "Connected replicas.", scope=_STORE),
+        _counter(names.REDIS_EVICTED_KEYS_TOTAL, "Keys that Redis has evicted.", scope=_STORE),
+        _gauge(names.REDIS_REPLICAS, "Connected replicas.", scope=_STORE),
         _gauge(
-            "korvet_redis_replica_lag_bytes",
+            names.REDIS_REPLICA_LAG_BYTES,
             "Bytes of the replication stream that a replica has not acknowledged.",
             "replica",
             scope=_STORE,
         ),
         _gauge(
-            "korvet_redis_persistence_ok",
+            names.REDIS_PERSISTENCE_OK,
             "1 if the last write of the append-only file (`aof`) or snapshot (`rdb`) succeeded.",
             "kind",
             scope=_STORE,
@@ -222,34 +215,36 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
     ),
     "Memory": (
         _gauge(
-            "korvet_memory_budget_used_bytes",
+            names.MEMORY_BUDGET_USED_BYTES,
             "Memory in use: `requests` (received and unanswered), `responses` (records that are read or sent),"
             " `decompressed` (decompressed records that are being stored).",
             "budget",
         ),
-        _gauge("korvet_memory_budget_limit_bytes", "Limits of these budgets; -1 is unlimited.", "budget"),
-        _gauge("korvet_memory_storage_bytes", "Bytes that the store holds in the broker's memory."),
+        _gauge(names.MEMORY_BUDGET_LIMIT_BYTES, "Limits of these budgets; -1 is unlimited.", "budget"),
+        _gauge(names.MEMORY_STORAGE_BYTES, "Bytes that the store holds in the broker's memory."),
     ),
     "Broker": (
-        _gauge("korvet_build_info", "1, with the version of korvet.", "version", merge=Merge.MAX),
-        _gauge("korvet_ready", "1 if the broker serves and its store answers.", merge=Merge.MAX),
-        _gauge("korvet_processes", "Processes that serve."),
+        _gauge(names.BUILD_INFO, "1, with the version of korvet.", "version", merge=Merge.MAX),
+        _gauge(names.READY, "1 if the broker serves and its store answers.", merge=Merge.MAX),
+        _gauge(names.PROCESSES, "Processes that serve."),
         _histogram(
-            "korvet_event_loop_delay_seconds",
+            names.EVENT_LOOP_DELAY_SECONDS,
             "By how much a task that sleeps 100 ms is resumed too late; every request waits as long.",
         ),
-        _counter("process_cpu_seconds_total", "Processor time, user and system, of the serving processes."),
-        _gauge("process_resident_memory_bytes", "Resident memory of the serving processes."),
-        _gauge("process_open_fds", "Open file descriptors of the serving processes."),
-        _gauge("process_max_fds", "Limit of open file descriptors of a process.", merge=Merge.MIN),
-        _gauge(
-            "process_start_time_seconds", "Start of the oldest serving process, Unix time.", merge=Merge.MIN
-        ),
-        _gauge(
-            "korvet_scrape_seconds", "Time in which the values of this scrape were read.", merge=Merge.MAX
-        ),
         _counter(
-            "korvet_scrape_errors_total",
+            names.PROCESS_CPU_SECONDS_TOTAL, "Processor time, user and system, of the serving processes."
+        ),
+        _gauge(names.PROCESS_RESIDENT_MEMORY_BYTES, "Resident memory of the serving processes."),
+        _gauge(names.PROCESS_OPEN_FDS, "Open file descriptors of the serving processes."),
+        _gauge(names.PROCESS_MAX_FDS, "Limit of open file descriptors of a process.", merge=Merge.MIN),
+        _gauge(
+            names.PROCESS_START_TIME_SECONDS,
+            "Start of the oldest serving process, Unix time.",
+            merge=Merge.MIN,
+        ),
+        _gauge(names.SCRAPE_SECONDS, "Time in which the values of this scrape were read.", merge=Merge.MAX),
+        _counter(
+            names.SCRAPE_ERRORS_TOTAL,
             "Values that could not be read: `groups`, `topics` or `store`; their metrics are missing then.",
             "part",
         ),

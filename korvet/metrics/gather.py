@@ -18,6 +18,7 @@ from korvet.broker.broker import Broker
 from korvet.broker.limits import share_of
 from korvet.concurrency.histograms import observe
 from korvet.groups.members import State
+from korvet.metrics import names
 from korvet.metrics.definitions import METRICS
 from korvet.metrics.lag import Ends, LagReader, archive
 from korvet.metrics.recorder import Recorder
@@ -64,35 +65,35 @@ class Gatherer:
             if is_ready:
                 await self._add_reads(self.server.broker, samples, reads_store=reads_store)
         samples |= self.recorder.samples()
-        samples["korvet_build_info"] = {(korvet.__version__,): 1}
-        samples["korvet_ready"] = {(): float(is_ready)}
-        samples["korvet_processes"] = {(): 1}
+        samples[names.BUILD_INFO] = {(korvet.__version__,): 1}
+        samples[names.READY] = {(): float(is_ready)}
+        samples[names.PROCESSES] = {(): 1}
         self._add_process(samples)
-        samples["korvet_scrape_seconds"] = {(): trio.current_time() - began}
+        samples[names.SCRAPE_SECONDS] = {(): trio.current_time() - began}
         return samples
 
     def _add_server(self, server: Server, samples: Samples) -> None:
         """Add what the process knows without waiting."""
         budgets, broker = server.budgets.items(), server.broker
-        samples["korvet_memory_budget_used_bytes"] = {(name,): used for name, (used, _) in budgets}
-        samples["korvet_memory_budget_limit_bytes"] = {(name,): limit for name, (_, limit) in budgets}
-        samples["korvet_memory_storage_bytes"] = {(): broker.store.held_bytes}
+        samples[names.MEMORY_BUDGET_USED_BYTES] = {(name,): used for name, (used, _) in budgets}
+        samples[names.MEMORY_BUDGET_LIMIT_BYTES] = {(name,): limit for name, (_, limit) in budgets}
+        samples[names.MEMORY_STORAGE_BYTES] = {(): broker.store.held_bytes}
         retention, compaction, remote = broker.retention, broker.compaction, broker.log.remote
         counts: dict[str, float] = {
-            "korvet_retention_trims_total": retention.trims,
-            "korvet_retention_errors_total": retention.errors,
-            "korvet_compactions_total": compaction.compactions,
-            "korvet_compaction_errors_total": compaction.errors,
-            "korvet_compaction_removed_bytes_total": compaction.removed_bytes,
-            "korvet_compaction_seconds_total": compaction.seconds,
+            names.RETENTION_TRIMS_TOTAL: retention.trims,
+            names.RETENTION_ERRORS_TOTAL: retention.errors,
+            names.COMPACTIONS_TOTAL: compaction.compactions,
+            names.COMPACTION_ERRORS_TOTAL: compaction.errors,
+            names.COMPACTION_REMOVED_BYTES_TOTAL: compaction.removed_bytes,
+            names.COMPACTION_SECONDS_TOTAL: compaction.seconds,
         }
         if retention.last_run_s:
-            counts["korvet_retention_last_run_timestamp_seconds"] = retention.last_run_s
+            counts[names.RETENTION_LAST_RUN_TIMESTAMP_SECONDS] = retention.last_run_s
         if remote is not None:
-            counts["korvet_remote_requests_total"] = sum(remote.times[:-1])
-            counts["korvet_remote_errors_total"] = remote.errors
-            counts["korvet_remote_read_bytes_total"] = remote.read_bytes
-            samples["korvet_remote_request_seconds"] = {(): [*remote.times]}
+            counts[names.REMOTE_REQUESTS_TOTAL] = sum(remote.times[:-1])
+            counts[names.REMOTE_ERRORS_TOTAL] = remote.errors
+            counts[names.REMOTE_READ_BYTES_TOTAL] = remote.read_bytes
+            samples[names.REMOTE_REQUEST_SECONDS] = {(): [*remote.times]}
         samples |= {name: {(): value} for name, value in counts.items()}
         samples |= defined(broker.store.measurements())
 
@@ -104,8 +105,8 @@ class Gatherer:
             self.recorder.forget_topics(known)
             ends = Ends(broker, known)
             if reads_store:
-                samples["korvet_topics"] = {(): len(known)}
-                samples["korvet_partitions"] = {(): sum(topic.partitions for topic in known.values())}
+                samples[names.TOPICS] = {(): len(known)}
+                samples[names.PARTITIONS] = {(): sum(topic.partitions for topic in known.values())}
                 samples |= await archive(ends)
         if ends is not None:
             with self._part("groups"):
@@ -123,10 +124,8 @@ class Gatherer:
             : share_of(config.metrics_max_groups, config.processes) if config.metrics_max_groups else 0
         ]
         samples: Samples = {
-            "korvet_groups": {
-                (state.value,): states[state.value] for state in State if state is not State.DEAD
-            },
-            "korvet_group_members": {(group.group_id,): len(group.members) for group in named},
+            names.GROUPS: {(state.value,): states[state.value] for state in State if state is not State.DEAD},
+            names.GROUP_MEMBERS: {(group.group_id,): len(group.members) for group in named},
         }
         if config.metrics_group_lag:
             samples |= await self._lags.groups(ends, [group.group_id for group in named])

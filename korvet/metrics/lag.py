@@ -14,6 +14,7 @@ from attrs import define, field
 from korvet.broker.broker import Broker
 from korvet.concurrency.tasks import in_parallel
 from korvet.concurrency.time_slices import TimeSlices
+from korvet.metrics import names
 from korvet.metrics.samples import Labels, Samples, Value
 from korvet.protocol.errors import KafkaError
 from korvet.storage.interface import LogOffsets, ReadRequest, ReadResult, Topic, TopicPartition
@@ -69,13 +70,13 @@ class LagReader:
         )
         await ends.read({tp for offsets in committed for tp in offsets})
         for group_id, offsets in zip(group_ids, committed, strict=True):
-            for tp, position in offsets.items():
+            for tp, committed_offset in offsets.items():
                 bounds = ends.get(tp)
                 if bounds is None:
                     continue
                 known.add((group_id, tp))
                 labels = (group_id, tp.topic)
-                start = max(position.offset, bounds.log_start_offset)
+                start = max(committed_offset.offset, bounds.log_start_offset)
                 mapper = offset_mapper(ends.topics[tp.topic].config)
                 if isinstance(mapper, TimestampOffsets):
                     behind_s = seconds_between(start, bounds.high_watermark, mapper)
@@ -85,7 +86,7 @@ class LagReader:
                     count = max(bounds.high_watermark - start, 0)
                 records[labels] = number(records.get(labels)) + count
         self._counts = {key: count for key, count in self._counts.items() if key in known}
-        return {"korvet_group_lag_records": records, "korvet_group_lag_seconds": seconds}
+        return {names.GROUP_LAG_RECORDS: records, names.GROUP_LAG_SECONDS: seconds}
 
     async def _counted(self, broker: Broker, group_id: str, tp: TopicPartition, start: int, end: int) -> int:
         before = self._counts.get((group_id, tp))
@@ -118,7 +119,7 @@ async def archive(ends: Ends) -> Samples:
                 seconds[labels] = max(number(seconds.get(labels)), seconds_between(start, end, mapper))
             else:
                 records[labels] = number(records.get(labels)) + max(end - start, 0)
-    return {"korvet_archive_lag_records": records, "korvet_archive_lag_seconds": seconds}
+    return {names.ARCHIVE_LAG_RECORDS: records, names.ARCHIVE_LAG_SECONDS: seconds}
 
 
 def number(value: Value | None) -> float:

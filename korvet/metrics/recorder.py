@@ -16,14 +16,26 @@ from attrs import define, field
 from korvet.broker.counters import Counters, TimedExchange
 from korvet.concurrency.histograms import new_histogram, observe
 from korvet.concurrency.time_slices import TimeSlices
+from korvet.metrics import names
 from korvet.metrics.samples import Labels, Samples, Value
 from korvet.protocol.connection import Api
 from korvet.protocol.encoded_batches import EncodedBatches
-from korvet.protocol.error_codes import Find, finder, name_of
+from korvet.protocol.response_errors import Find, finder, name_of
 
 OTHER = "other"
 UNKNOWN = "unknown"
 MOST_SOFTWARE = 100
+# The metrics of a topic, and the attribute that has the count.
+RECEIVED = {
+    names.TOPIC_RECEIVED_RECORDS_TOTAL: "records",
+    names.TOPIC_RECEIVED_BATCHES_TOTAL: "batches",
+    names.TOPIC_RECEIVED_BYTES_TOTAL: "size",
+}
+SENT = {
+    names.TOPIC_SENT_RECORDS_TOTAL: "records",
+    names.TOPIC_SENT_BATCHES_TOTAL: "batches",
+    names.TOPIC_SENT_BYTES_TOTAL: "size",
+}
 SLOW_S = 0.001  # the times of all requests that take as long are observed
 BATCHES_BETWEEN_CHECKPOINTS = 500
 
@@ -225,24 +237,22 @@ class Recorder(Counters):
     def samples(self) -> Samples:
         """Return the present values of all metrics that this class counts."""
         samples: Samples = {
-            "korvet_event_loop_delay_seconds": {(): [*self.event_loop_delay]},
-            "korvet_connections": {labels: float(count) for labels, count in self._connections.items()},
-            "korvet_connections_opened_total": _by_label(self._opened),
-            "korvet_connections_aborted_total": _by_label(self._aborted),
-            "korvet_requests_with_bytes_left_over_total": _by_label(self._left_over),
-            "korvet_scrape_errors_total": _by_label(self.errors),
+            names.EVENT_LOOP_DELAY_SECONDS: {(): [*self.event_loop_delay]},
+            names.CONNECTIONS: {labels: float(count) for labels, count in self._connections.items()},
+            names.CONNECTIONS_OPENED_TOTAL: _by_label(self._opened),
+            names.CONNECTIONS_ABORTED_TOTAL: _by_label(self._aborted),
+            names.REQUESTS_WITH_BYTES_LEFT_OVER_TOTAL: _by_label(self._left_over),
+            names.SCRAPE_ERRORS_TOTAL: _by_label(self.errors),
         }
         self._add_requests(samples)
-        for direction, topics in (("received", self._received), ("sent", self._sent)):
-            for what, attribute in (("records", "records"), ("batches", "batches"), ("bytes", "size")):
-                samples[f"korvet_topic_{direction}_{what}_total"] = {
-                    (topic,): getattr(counts, attribute) for topic, counts in topics.items()
-                }
+        for topics, names_of in ((self._received, RECEIVED), (self._sent, SENT)):
+            for name, attribute in names_of.items():
+                samples[name] = {(topic,): getattr(counts, attribute) for topic, counts in topics.items()}
         return samples
 
     def _add_requests(self, samples: Samples) -> None:
-        samples["korvet_requests_total"] = {key: counts.requests for key, counts in self._requests.items()}
-        samples["korvet_response_errors_total"] = {
+        samples[names.REQUESTS_TOTAL] = {key: counts.requests for key, counts in self._requests.items()}
+        samples[names.RESPONSE_ERRORS_TOTAL] = {
             (api, name_of(code)): count for (api, code), count in self._codes.items()
         }
         received: Counter[Labels] = Counter()
@@ -250,8 +260,8 @@ class Recorder(Counters):
         for (api, _), counts in self._requests.items():
             received[api,] += counts.request_bytes
             sent[api,] += counts.response_bytes
-        samples["korvet_request_bytes_total"] = dict(received)
-        samples["korvet_response_bytes_total"] = dict(sent)
+        samples[names.REQUEST_BYTES_TOTAL] = dict(received)
+        samples[names.RESPONSE_BYTES_TOTAL] = dict(sent)
         times: dict[Labels, Value] = {}
         for api, phases in self._phases.items():
             phases.flush()
@@ -262,7 +272,7 @@ class Recorder(Counters):
             if any(phases.stored):
                 times[api, "stored"] = [*phases.stored]
             times[api, "sent"] = [*phases.sent]
-        samples["korvet_request_phase_seconds"] = times
+        samples[names.REQUEST_PHASE_SECONDS] = times
 
 
 def _with_zeros(histogram: list[float], total: float) -> list[float]:

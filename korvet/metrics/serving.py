@@ -20,7 +20,7 @@ from korvet.server.server import Server
 
 
 class Run(Protocol):
-    """`korvet.server.server.run`, or a function around it."""
+    """`korvet.server.assembly.run`, or a function around it."""
 
     async def __call__(
         self,

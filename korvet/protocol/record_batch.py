@@ -51,6 +51,10 @@ CRC_COVERS_FROM = 21
 MAX_TIMESTAMP_AT = 35
 PREFIX = struct.Struct(">qii")  # the fields that the broker sets and the CRC does not cover
 
+# The key and value of a marker: version, and type or coordinator epoch.
+MARKER_KEY = struct.Struct(">hh")
+MARKER_VALUE = struct.Struct(">hi")
+
 LOG_APPEND_TIME_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
@@ -501,6 +505,23 @@ def build_batch(
         is_transactional=is_transactional,
         is_control=is_control,
         last_offset_delta=last_offset_delta,
+    )
+
+
+def build_marker(
+    kind: ControlType, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp: int
+) -> bytearray:
+    """Return the control batch that ends a transaction (KIP-98).
+
+    Its only record has the versions 0 of key and value: the type, and the coordinator's epoch.
+    """
+    key, value = MARKER_KEY.pack(0, kind), MARKER_VALUE.pack(0, coordinator_epoch)
+    return build_batch(
+        [(0, timestamp, key, value, ())],
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_transactional=True,
+        is_control=True,
     )
 
 

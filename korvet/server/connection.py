@@ -24,8 +24,8 @@ from attrs import define, field
 from korvet.broker.authorization import log_decisions
 from korvet.broker.broker import Broker
 from korvet.broker.context import CutShort, Disconnect, PendingResponse, RequestContext
-from korvet.broker.limits import Share
-from korvet.concurrency.decoded_budget import DecodedBudget, DecodedShare
+from korvet.broker.limits import Reservation
+from korvet.concurrency.decoded_budget import DecodedBudget, DecodedReservation
 from korvet.concurrency.time_slices import run_in_slices
 from korvet.logs import LogLimit
 from korvet.protocol.buffers import Buffer
@@ -98,7 +98,7 @@ class Exchange:
     request: Request
     is_produce: bool
     context: RequestContext
-    share: Share | None  # the share of the budget that the request had while it arrived
+    reservation: Reservation | None  # what the request held while it arrived
     began: float
     received_s: float = 0.0  # the times of its phases, if the broker counts them
     queued_s: float = 0.0
@@ -136,9 +136,7 @@ class ServedConnection:
     _client_id: str | None = None  # of the last request
     _throttled_until: float = 0.0  # on Trio's clock; no request is read before
     _throttled: trio.CancelScope | None = None  # of the first task, while it waits for that
-    _objects: DecodedShare | None = (
-        None  # memory for the objects of the request that is decoded, if it is large
-    )
+    _objects: DecodedReservation | None = None  # for the objects of the request being decoded, if it is large
     _unanswered_bytes: int = 0  # total size of the requests in flight
     _slice_end: float = 0.0
     _timed: Api | None = None  # the API of the last request whose phases were timed
@@ -255,7 +253,7 @@ class ServedConnection:
     async def _decode(self, request: LargeRequest) -> Request:
         """Decode a large request once there is memory for its objects. Raises ProtocolError."""
         if request.api_key != PRODUCE:  # the body of a Produce refers to the frame
-            self._objects = DecodedShare(self.shared.objects)
+            self._objects = DecodedReservation(self.shared.objects)
             await self._objects.take(request.frame_size * OBJECT_BYTES)
         return await run_in_slices(request.decode)
 
@@ -368,9 +366,9 @@ class ServedConnection:
             request.frame_size,
         )
         context.objects, self._objects = self._objects, None
-        share = self.receiver.taken(request.frame_size)
+        reservation = self.receiver.taken(request.frame_size)
         is_produce = request.api.key == PRODUCE
-        self._current = exchange = Exchange(request, is_produce, context, share, began)
+        self._current = exchange = Exchange(request, is_produce, context, reservation, began)
         if self.receiver.arriving_since:
             exchange.received_s = began - self.receiver.arriving_since
             self.receiver.arriving_since = 0.0
@@ -551,7 +549,7 @@ class ServedConnection:
         self.shared.produces -= exchange.is_produce
         if self.shared.ended_last is not None and not self.shared.produces:
             self.shared.ended_last.set()
-        self.shared.memory.budget.give_back(size, exchange.share)
+        self.shared.memory.budget.give_back(size, exchange.reservation)
         self.shared.broker.answers.change(-exchange.context.answer_bytes)
         exchange.context.release_objects()
         if exchange.context.ended is not None:

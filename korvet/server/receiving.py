@@ -6,7 +6,7 @@ from time import monotonic
 
 from attrs import define, field
 
-from korvet.broker.limits import ByteBudget, Share
+from korvet.broker.limits import ByteBudget, Reservation
 from korvet.protocol.connection import Connection
 from korvet.protocol.errors import ProtocolError
 from korvet.protocol.frames import LARGE_FRAME
@@ -32,7 +32,7 @@ class Receiver:
     incoming: Connection
     memory: RequestMemory
     progress: Progress
-    share: Share | None = None  # the share of the budget of a request that has arrived in part
+    reservation: Reservation | None = None  # of a request that has arrived in part
     queued_s: float = 0.0  # seconds for which that request has waited for memory
     arriving_since: float = 0.0  # since when it waits for the rest of that request, on `monotonic`
 
@@ -57,24 +57,24 @@ class Receiver:
         budget = self.memory.budget
         if not self.arriving_since:
             self.arriving_since = monotonic()
-        share = self.share = self.share or Share()
-        budget.resize(share, self.incoming.held_bytes)
+        reservation = self.reservation = self.reservation or Reservation()
+        budget.resize(reservation, self.incoming.held_bytes)
         size = self.incoming.pending_frame_size
         await self.transport.wait_readable()
         if size is None or size <= LARGE_FRAME:
             return self._receive()
-        await self._wait_for_room(share)
+        await self._wait_for_room(reservation)
         try:
             self.incoming.allow_frame()
             return self._receive()
         finally:
-            budget.resize(share, self.incoming.held_bytes)
+            budget.resize(reservation, self.incoming.held_bytes)
 
-    async def _wait_for_room(self, share: Share) -> None:
+    async def _wait_for_room(self, reservation: Reservation) -> None:
         began = monotonic()
         self.progress.is_waiting_for_room = True
         try:
-            await self.memory.budget.wait_for_room(share)
+            await self.memory.budget.wait_for_room(reservation)
         finally:
             self.progress.is_waiting_for_room = False
         self.queued_s += monotonic() - began
@@ -94,13 +94,13 @@ class Receiver:
             raise ProtocolError("it went in the middle of a request")
         return count > 0
 
-    def taken(self, frame_size: int) -> Share | None:
-        """Take the bytes of a complete request from the budget. Return the share it had, which they include."""
-        share, self.share = self.share, None
-        self.memory.budget.take_now(frame_size - (share.size if share else 0))
-        return share
+    def taken(self, frame_size: int) -> Reservation | None:
+        """Take the bytes of a complete request from the budget. Return its reservation, which they include."""
+        reservation, self.reservation = self.reservation, None
+        self.memory.budget.take_now(frame_size - (reservation.size if reservation else 0))
+        return reservation
 
     def close(self) -> None:
         """Release the bytes of a request that has arrived in part."""
-        if self.share is not None:
-            self.memory.budget.give_back(self.share.size, self.share)
+        if self.reservation is not None:
+            self.memory.budget.give_back(self.reservation.size, self.reservation)

@@ -1,40 +1,29 @@
 """The broker as a server: accept connections, serve them, and drain them at the end.
 
-`korvet serve` calls `run`, which listens, opens the storage, and serves until a signal ends it. Then it stops
-accepting, immediately ends connections that wait for a request, and answers parked fetches with the records available.
-Other requests that were read may be answered for at most `shutdown.deadline.ms`. A second signal ends the broker
-immediately. Cancelling `run` drains as well.
+When `stop` is called, the server stops accepting, immediately ends connections that wait for a request, and answers
+parked fetches with the records available. Other requests that were read may be answered for at most
+`shutdown.deadline.ms`. A second call ends the broker immediately.
 """
 
 from __future__ import annotations
 
 import errno
-import gc
-import importlib.util
 import logging
 import select
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import trio
 from attrs import define, field
 
-import korvet
-from korvet.broker.broker import Broker, MakeGroups, now_in_ms, open_broker, registration_of
-from korvet.broker.counters import Counters
+from korvet.broker.broker import Broker
 from korvet.broker.limits import ByteBudget, share_of
-from korvet.broker.storage_defaults import storage_defaults
-from korvet.cluster.membership import Membership
-from korvet.cluster.registered import BrokerProcess, registered
-from korvet.concurrency.background import background_nursery
 from korvet.concurrency.decoded_budget import DECODED
 from korvet.concurrency.tasks import supervise
-from korvet.config import ASSIGNED, Config, Listener
-from korvet.groups.coordinator import GroupCoordinator
+from korvet.config import Listener
 from korvet.handlers import APIS
 from korvet.logs import LogLimit
 from korvet.protocol.connection import Api
@@ -42,26 +31,12 @@ from korvet.server.admission import Admission
 from korvet.server.authentication import Authentication, authentication
 from korvet.server.connection import ServedConnection, Shared
 from korvet.server.keystores import ListenerTls, listeners_tls, refresh
-from korvet.server.listeners import (
-    BoundListener,
-    advertised_addresses,
-    is_loopback,
-    open_listeners,
-    peer_name,
-)
-from korvet.server.malloc import Heap, keep_what_is_free
+from korvet.server.listeners import BoundListener, peer_name
+from korvet.server.malloc import Heap
 from korvet.server.patience import Patience
 from korvet.server.receiving import RequestMemory
-from korvet.server.reloading import ReadConfig, report_changes
-from korvet.server.signals import ended_by_signals
 from korvet.server.tls import TlsTransport
 from korvet.server.transport import PlainTransport, Transport
-from korvet.storage.interface import OffsetMapping, Storage, StorageUsageError
-from korvet.storage.open import StorageOptions, check_url, open_storage
-from korvet.tiered.remote import RemoteStore, open_remote_store
-
-if TYPE_CHECKING:
-    from korvet.tracing.provider import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -80,15 +55,11 @@ STILLBORN = (
     errno.EOPNOTSUPP,
 )
 ROOM_PAUSE_S = 0.1
-# Thresholds of the garbage collector: new container objects before generation 0 is collected, then collections of
-# each generation before the next older one is collected.
-COLLECT_AFTER = (20_000, 20, 50)
 # Limit of connections that are closed after a delay. Further ones are closed immediately.
 MOST_REFUSED = 1000
 SWEEP_INTERVAL_S = 1.0
 # Limit of the time for which a broker that leaves waits for its appends.
 APPENDS_LIMIT_S = 1.0
-RESOLVE_LIMIT_S = 5.0
 # The events of poll(2) that report a closed peer. Only Linux has POLLRDHUP, which is set even if bytes are unread.
 PEER_GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
@@ -180,7 +151,7 @@ class Server:
             async with trio.open_nursery() as accepting:
                 await accepting.start(supervise, "sweep", self._sweep)
                 await accepting.start(supervise, "groups", self.broker.groups.run)
-                await accepting.start(supervise, "expired positions", self.broker.groups.expire_positions)
+                await accepting.start(supervise, "expired offsets", self.broker.groups.expire_offsets)
                 await accepting.start(supervise, "retention", self.broker.retention.run)
                 await accepting.start(supervise, "compaction", self.broker.compaction.run)
                 await accepting.start(supervise, "archived", self.broker.log.run)
@@ -371,253 +342,3 @@ def end_waits_of_disconnected(parked: Mapping[int, trio.CancelScope]) -> None:
         poll.register(number, PEER_GONE)
     for number, _ in poll.poll(0):
         parked[number].cancel()
-
-
-async def run(
-    config: Config,
-    *,
-    counters: Counters | None = None,
-    apis: Mapping[int, Api] = APIS,
-    reread: ReadConfig | None = None,
-    task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Listen, open the storage, and serve until a signal ends the broker. Report the server once it serves.
-
-    A reload calls `reread` for the present settings, and logs those that only a restart applies.
-
-    Raises ListenError and StorageUsageError, whose messages are one line for the operator, and SystemExit if a signal
-    arrives before the broker serves.
-    """
-    async with ended_by_signals() as ending:
-        check_url(config.storage)  # it is a mistake in the settings, which another port does not correct
-        # Listen first: a port in use is an immediate error, while opening storage may take long. Clients that connect
-        # in the meantime wait in the backlog.
-        listeners = open_listeners(config)
-        async with (
-            opened(config, listeners, counters=counters, apis=apis) as server,
-            trio.open_nursery() as nursery,
-        ):
-
-            async def stop() -> None:
-                server.stop()
-
-            async def reload() -> None:
-                server.reload()
-                report_changes(config, reread)
-
-            ending.tell, ending.reload = stop, reload
-            nursery.start_soon(check_advertised, listeners)
-            await server.serve(task_status=task_status)
-            nursery.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def open_server(
-    config: Config | None = None, *, storage: Storage | None = None, apis: Mapping[int, Api] = APIS
-) -> AsyncIterator[Server]:
-    """Run a broker inside another Trio program. It serves until the block ends, and then drains.
-
-    Without `config` the broker has the default settings and listens on a free loopback port. Port 0 in `listeners`
-    means a free port as well. A `storage` replaces the one that `config` names, and stays open after the block. `apis`
-    is the table of APIs to serve. Several brokers may run concurrently, in any thread, and install no signal handlers.
-
-    Raises ListenError and StorageUsageError. An error in the broker itself cancels the block.
-    """
-    config = config or Config(listeners=(Listener("PLAINTEXT", "localhost", 0),))
-    ended = trio.Event()
-
-    async def serve(server: Server, *, task_status: trio.TaskStatus[Server]) -> None:
-        try:
-            await server.serve(task_status=task_status)
-        finally:
-            ended.set()
-
-    listeners = open_listeners(config)
-    async with (
-        opened(config, listeners, storage=storage, apis=apis) as server,
-        background_nursery() as nursery,
-    ):
-        await nursery.start(serve, server)
-        yield server
-        server.stop()
-        await ended.wait()
-
-
-def keep_what_is_there() -> None:
-    """Configure the garbage collector and malloc for a broker.
-
-    Exclude the objects that exist now from garbage collection, collect the others less often, and keep freed memory.
-    """
-    # A large request creates thousands of objects. With the default thresholds, searching all other objects for cycles
-    # took a third of the time of such a request.
-    gc.freeze()
-    gc.set_threshold(*COLLECT_AFTER)
-    keep_what_is_free()
-
-
-@asynccontextmanager
-async def opened(
-    config: Config,
-    listeners: Sequence[BoundListener],
-    *,
-    storage: Storage | None = None,
-    counters: Counters | None = None,
-    make_groups: MakeGroups = GroupCoordinator,
-    apis: Mapping[int, Api] = APIS,
-    process: BrokerProcess | None = None,
-) -> AsyncIterator[Server]:
-    """Yield a server that is ready to `serve`, and close its listeners at the end of the block.
-
-    Without `storage`, open the storage that the settings name, and close it at the end of the block. `process` is this
-    one if the broker has several.
-
-    Raises StorageUsageError, and NodeIdTaken, which is one.
-    """
-    try:
-        source = _storage(config) if storage is None else nullcontext(storage)
-        async with (
-            source as found,
-            _remote_store(config) as remote,
-            _membership(found, config, listeners, process or BrokerProcess()) as membership,
-            _tracing(config) as tracing,
-        ):
-            if tracing is not None:
-                apis = tracing.apis(apis)
-            broker = await open_broker(
-                found if tracing is None else tracing.storage(found),
-                config,
-                membership=membership,
-                counters=counters,
-                remote=remote,
-                make_groups=make_groups,
-            )
-            yield Server(broker, listeners, apis=apis)
-    finally:
-        for bound in listeners:
-            bound.close()
-
-
-def _membership(
-    storage: Storage, config: Config, listeners: Sequence[BoundListener], process: BrokerProcess
-) -> AbstractAsyncContextManager[Membership]:
-    """Return the membership in the cluster of all brokers on the storage, as a context manager."""
-    own = registration_of(
-        config,
-        advertised_addresses(listeners),
-        now_in_ms(),
-        incarnation=process.incarnation,
-        version=korvet.__version__,
-    )
-    if not storage.is_elsewhere:
-        return nullcontext(Membership(own))
-    return registered(
-        storage,
-        own,
-        node_id=None if config.node_id == ASSIGNED else config.node_id,
-        session_s=config.broker_session_timeout_ms / 1000,
-        registers=process.registers,
-    )
-
-
-def _storage(config: Config) -> AbstractAsyncContextManager[Storage]:
-    """Return the storage that the settings name, as a context manager that opens it."""
-    mapping = OffsetMapping(config.default_offset_mapping)
-    options = StorageOptions(
-        defaults=storage_defaults(config),
-        mapping=mapping,
-        memory_max_bytes=config.memory_max_bytes,
-        embedded_appendfsync=config.embedded_appendfsync,
-        embedded_binary=config.embedded_server,
-        redis_allow_eviction=config.redis_allow_eviction,
-        acks_all_fsync=config.acks_all_fsync,
-        reread_url=partial(config.read_again, "storage"),
-    )
-    return open_storage(config.storage, options)
-
-
-@asynccontextmanager
-async def _remote_store(config: Config) -> AsyncIterator[RemoteStore | None]:
-    """Yield the lake of `lake.url`, or None if it is not set. Raises StorageUsageError if deltalake is missing."""
-    if config.lake_url is None:
-        yield None
-        return
-    if importlib.util.find_spec("deltalake") is None:
-        raise StorageUsageError("lake.url requires: pip install 'korvet[lake]'")
-    async with open_remote_store(config.lake_url) as remote:
-        yield remote
-
-
-@asynccontextmanager
-async def _tracing(config: Config) -> AsyncIterator[Tracing | None]:
-    """Yield the traces of `tracing.exporter`, or None. Raises StorageUsageError if OpenTelemetry is missing."""
-    if config.tracing_exporter == "none":
-        yield None
-        return
-    if importlib.util.find_spec("opentelemetry") is None:
-        raise StorageUsageError("tracing.exporter requires: pip install 'korvet[otel]'")
-    from korvet.tracing.provider import open_tracing  # noqa: PLC0415  only if configured
-
-    async with open_tracing(config.tracing_exporter) as tracing:
-        yield tracing
-
-
-# --- Messages for the operator -------------------------------------------------------------------------------
-
-
-def start_lines(server: Server) -> list[str]:
-    """Return the log lines of a started broker: version, addresses, storage and durability, and then warnings."""
-    storage = server.broker.store
-    addresses = ", ".join(
-        bound.advertised.address if len(server.listeners) == 1 else str(bound.advertised)
-        for bound in server.listeners
-    )
-    first = f"korvet {korvet.__version__}: clients connect to {addresses}; {storage.description}; {storage.durability}"
-    if (processes := server.broker.config.processes) > 1:
-        first += f"; {processes} processes"
-    if others := server.broker.membership.others:
-        named = ", ".join(f"{each.node_id} ({each.address})" for each in others)
-        first += f"; broker {server.broker.membership.node_id} of a cluster with {named}"
-    config = server.broker.config
-    return [first, *(warning for bound in server.listeners for warning in _warnings(bound, config))]
-
-
-def _warnings(bound: BoundListener, config: Config) -> Iterator[str]:
-    if bound.is_loopback:
-        return
-    listener, advertised = bound.listener, bound.advertised
-    if risk := _risk(listener, config):
-        yield f"warning: listening on {listener.address}, which other machines can reach, {risk}"
-    if is_loopback(advertised.host) or advertised.is_wildcard:
-        yield (
-            f"warning: clients of {listener.address} connect to {advertised.address}, which leads to"
-            " the client's own machine; set advertised.listeners"
-        )
-
-
-def _risk(listener: Listener, config: Config) -> str:
-    """Return what the listener lacks if other machines can reach it, or ""."""
-    if not config.has_sasl(listener) and config.client_auth(listener) != "required":
-        return "without authentication: any client may read, write and delete everything"
-    if not config.has_tls(listener):
-        return "without encryption: passwords of PLAIN, tokens and records can be read on the way"
-    return ""
-
-
-async def check_advertised(listeners: Sequence[BoundListener]) -> None:
-    """Log a warning for each advertised host name that this machine cannot resolve."""
-    for bound in listeners:
-        if bound.is_loopback and is_loopback(bound.advertised.host):
-            continue
-        with trio.move_on_after(RESOLVE_LIMIT_S):
-            try:
-                await trio.socket.getaddrinfo(bound.advertised.host, bound.advertised.port)
-            except OSError as error:
-                logger.warning(
-                    "the advertised address is %(address)s, but %(host)r cannot be resolved (%(error)s);"
-                    " set advertised.listeners",
-                    {
-                        "address": bound.advertised.address,
-                        "host": bound.advertised.host,
-                        "error": error.strerror,
-                    },
-                )

@@ -119,10 +119,12 @@ class DocumentConflict(Exception):  # noqa: N818  an outcome callers plan for, n
 class TransactionEnded(InvalidTxnState):
     """The transaction of a batch has ended, or a later one of its producer has begun, so nothing was appended.
 
-    The caller's number is out of date: it loads the coordinator's document and appends once more.
+    The caller's number is out of date: it loads the coordinator's document and appends once more. `retriable`, so that
+    no later batch of the producer overtakes that attempt (`failed_sequences`).
     """
 
     message = "The transaction has ended."
+    retriable = True
 
 
 class TransactionBehind(ConcurrentTransactions):
@@ -276,8 +278,9 @@ class Log(ABC):
         A marker is also written if the producer has no open transaction: it fences later appends of that transaction.
 
         Errors: UnknownTopicOrPartition; InvalidProducerEpoch if the producer's epoch is above the marker's;
-        TransactionCoordinatorFenced if a later coordinator has written markers of the producer; those of `append` while
-        the store is unavailable. UnsupportedVersion without `serves_transactions`.
+        TransactionCoordinatorFenced if a later coordinator has written markers of the producer; TransactionBehind if an
+        earlier transaction of the producer is open, which a marker without number ends; those of `append` while the
+        store is unavailable. UnsupportedVersion without `serves_transactions`.
         """
         return dict.fromkeys(markers, UnsupportedVersion("the storage does not serve transactions"))
 

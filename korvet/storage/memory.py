@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType, TracebackType
 from typing import Self
@@ -35,6 +35,7 @@ from korvet.storage.failed_sequences import ProducerBatch
 from korvet.storage.interface import (
     GROUP,
     NO_TRANSACTIONS,
+    ActiveProducer,
     AppendResults,
     Compacted,
     Document,
@@ -42,6 +43,7 @@ from korvet.storage.interface import (
     EpochEnd,
     IsolationLevel,
     LogOffsets,
+    Marker,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     OffsetMapping,
@@ -256,7 +258,7 @@ class MemoryStorage(Storage):
         *,
         acks: int = -1,
         timeout_s: float = 30.0,  # noqa: ARG002  nothing here is waited for
-        transactions: Transactions = NO_TRANSACTIONS,  # noqa: ARG002  not served yet
+        transactions: Transactions = NO_TRANSACTIONS,
     ) -> AppendResults:
         now_ms = self.clock()
         results: AppendResults = {}
@@ -267,7 +269,8 @@ class MemoryStorage(Storage):
                     self.failed_sequences.check(tp, ProducerBatch.of(batch))
                 if acks == -1 and log.config.min_insync_replicas > 1:
                     raise NotEnoughReplicas
-                results[tp] = result = log.append(batch, now_ms)
+                transaction = transactions.get(tp) if transactions else None
+                results[tp] = result = log.append(batch, now_ms, transaction)
             except KafkaError as error:
                 results[tp] = error
                 self.failed_sequences.note(tp, ProducerBatch.of(batch), error)
@@ -276,22 +279,45 @@ class MemoryStorage(Storage):
                     self._wake(tp)
         return results
 
+    async def write_markers(
+        self,
+        markers: Mapping[TopicPartition, Marker],
+        *,
+        timeout_s: float = 30.0,  # noqa: ARG002  nothing here is waited for
+    ) -> AppendResults:
+        now_ms = self.clock()
+        results: AppendResults = {}
+        for tp, marker in markers.items():
+            try:
+                log = self._log(tp)
+                if log.config.min_insync_replicas > 1:
+                    raise NotEnoughReplicas
+                results[tp] = log.write_marker(marker, now_ms)
+                self._wake(tp)
+            except KafkaError as error:
+                results[tp] = error
+        return results
+
+    async def active_producers(self, tp: TopicPartition) -> Sequence[ActiveProducer]:
+        return self._log(tp).active_producers()
+
     async def read(
         self,
         requests: Mapping[TopicPartition, ReadRequest],
         *,
         max_bytes: int,
-        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,  # noqa: ARG002  both are the same
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, ReadResult | KafkaError]:
         results: dict[TopicPartition, ReadResult | KafkaError] = {}
         size = 0
+        is_committed = isolation_level is IsolationLevel.READ_COMMITTED
         for tp, request in requests.items():
             try:
                 log = self._log(tp)
                 limit = min(request.max_bytes, max_bytes - size)
-                found = log.read(request.offset, limit, at_least_one=size == 0)
+                found = log.read(request.offset, limit, at_least_one=size == 0, is_committed=is_committed)
                 size += found.batches.size
-                results[tp] = ReadResult(found.batches, log.bounds, found.is_cut)
+                results[tp] = ReadResult(found.batches, log.bounds, found.is_cut, found.aborted)
             except KafkaError as error:
                 results[tp] = error
         return results
@@ -316,7 +342,10 @@ class MemoryStorage(Storage):
         return EpochEnd(LEADER_EPOCH, log.next_offset) if leader_epoch == LEADER_EPOCH else EpochEnd(-1, -1)
 
     async def truncate_before(self, tp: TopicPartition, offset: int) -> int:
-        start = self._log(tp).truncate_before(offset)
+        log = self._log(tp)
+        start = log.truncate_before(offset)
+        if log.transactions.open:
+            self._wake(tp)  # the last stable offset is not below the log start
         await self._free_dropped()
         return start
 

@@ -18,7 +18,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence, Sized
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, cast
 
 from attrs import define, field
@@ -28,7 +28,9 @@ from korvet.protocol.encoded_batches import EncodedBatches
 from korvet.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
 from korvet.protocol.record_batch import (
     MAX_UNPACKED_BYTES,
+    ControlType,
     RecordBatch,
+    build_marker,
     decode_records,
     first_offset_at,
     parse_batches,
@@ -37,9 +39,20 @@ from korvet.protocol.record_batch import (
 )
 from korvet.protocol.steps import Steps
 from korvet.storage.compaction import Cleaned
-from korvet.storage.interface import AppendResult, LogOffsets, OffsetAndTimestamp, TimestampType, TopicConfig
+from korvet.storage.interface import (
+    AbortedTransaction,
+    ActiveProducer,
+    AppendResult,
+    LogOffsets,
+    Marker,
+    OffsetAndTimestamp,
+    TimestampType,
+    TopicConfig,
+    TransactionNumber,
+)
 from korvet.storage.offsets import OffsetMapper, is_foreign, offset_mapper
-from korvet.storage.producer_state import PRODUCER_COST, AppendedBatch, ProducerStates
+from korvet.storage.producer_state import PRODUCER_COST, AppendedBatch, Producer, ProducerStates
+from korvet.storage.transaction_state import PartitionTransaction, TransactionStates
 
 SEGMENT_BYTES = 256 * 1024
 # Lower than every timestamp, also than -1, which stands for a record without one.
@@ -103,6 +116,7 @@ class Slice(NamedTuple):
 
     batches: EncodedBatches
     is_cut: bool = False
+    aborted: Sequence[AbortedTransaction] = ()
 
 
 class Segment:
@@ -200,7 +214,7 @@ class Segment:
 
 @define(eq=False)
 class PartitionLog:
-    """The batches of one partition, its bounds, and its idempotent producers."""
+    """The batches of one partition, its bounds, its idempotent producers, and its transactions."""
 
     config: TopicConfig
     budget: MemoryBudget
@@ -215,6 +229,7 @@ class PartitionLog:
     segments: list[Segment] = field(factory=list)
     segment_ends: list[int] = field(factory=list)  # the last offset of each segment
     cleaned: Cleaned = field(factory=Cleaned)
+    transactions: TransactionStates = field(factory=TransactionStates)
     _is_sealed: bool = False  # the next append begins a new segment
     _bounds: LogOffsets | None = None
 
@@ -224,27 +239,89 @@ class PartitionLog:
 
     @property
     def bounds(self) -> LogOffsets:
-        """Log start, high watermark, and last stable offset, which without transactions is the high watermark."""
+        """Log start, high watermark, and last stable offset."""
         bounds = self._bounds
         if bounds is None:
+            first_open = self.transactions.first_open
+            stable = self.next_offset if first_open is None else max(self.log_start_offset, first_open)
             bounds = self._bounds = LogOffsets(
-                self.log_start_offset,
-                self.next_offset,
-                self.next_offset,
-                trimmed_before=self.trimmed_before,
+                self.log_start_offset, self.next_offset, stable, trimmed_before=self.trimmed_before
             )
         return bounds
 
     # --- Appending --------------------------------------------------------------------------------------
 
-    def append(self, batch: RecordBatch, now_ms: int) -> AppendResult:
+    def append(
+        self, batch: RecordBatch, now_ms: int, transaction: TransactionNumber | None = None
+    ) -> AppendResult:
         """Append the batch, or return the result of the first append of a duplicate. An error changes nothing."""
         idempotent = batch.producer_id >= 0
         if idempotent and (duplicate := self._duplicate_of(batch, now_ms)) is not None:
             return AppendResult(
                 duplicate.base_offset, duplicate.log_append_time_ms, self.log_start_offset, duplicate=True
             )
+        if transaction is not None:
+            self.transactions.check_batch(
+                batch.producer_id, batch.producer_epoch, batch.base_sequence, transaction
+            )
+        elif self.transactions.open:
+            self.transactions.check_plain_batch(batch.producer_id)
 
+        base_offset, log_append_time_ms = self._write(batch, now_ms)
+        if idempotent:
+            self._remember(batch, base_offset, log_append_time_ms, now_ms)
+        if transaction is not None:
+            with self._counting_transactions() as states:
+                states.note_batch(
+                    batch.producer_id, batch.producer_epoch, transaction.number, base_offset, now_ms
+                )
+        self.enforce_retention(now_ms)
+        # Frees more than an append adds, so dropped segments never accumulate, however many are dropped together.
+        if self.budget.free():
+            self.budget.free()
+        return AppendResult(base_offset, log_append_time_ms, self.log_start_offset)
+
+    def write_marker(self, marker: Marker, now_ms: int) -> AppendResult:
+        """End a transaction; return the log's end if it has ended already. An error changes nothing."""
+        if self.transactions.has_ended(marker):
+            return AppendResult(self.next_offset, -1, self.log_start_offset, duplicate=True)
+        producer_id, epoch = marker.producer_id, marker.producer_epoch
+        known_epoch = self.producers.epoch_of(producer_id, now_ms)
+        self.transactions.check_marker(marker, known_epoch)
+
+        kind = ControlType(marker.result)
+        batch = RecordBatch(build_marker(kind, producer_id, epoch, marker.coordinator_epoch, now_ms))
+        base_offset, log_append_time_ms = self._write(batch, now_ms)
+        with self._counting_transactions() as states:
+            states.note_marker(marker, base_offset, now_ms)
+        if is_epoch_raised(
+            marker, known_epoch, may_be_forgotten=self.producers.may_have_forgotten(producer_id)
+        ):
+            before = len(self.producers)
+            self.producers.raise_epoch(producer_id, epoch, now_ms=now_ms)
+            self.budget.used += (len(self.producers) - before) * PRODUCER_COST
+        return AppendResult(base_offset, log_append_time_ms, self.log_start_offset)
+
+    @contextmanager
+    def _counting_transactions(self) -> Iterator[TransactionStates]:
+        """Count the memory of transactions that the block adds or removes, and compute the bounds again."""
+        before = self.transactions.cost
+        yield self.transactions
+        self.budget.used += self.transactions.cost - before
+        self._bounds = None
+
+    def active_producers(self) -> list[ActiveProducer]:
+        """Return all producers that the partition remembers."""
+        transactions = self.transactions.transactions
+        return [
+            active_producer(
+                producer_id, self.producers.producers.get(producer_id), transactions.get(producer_id)
+            )
+            for producer_id in sorted({*self.producers.producers, *transactions})
+        ]
+
+    def _write(self, batch: RecordBatch, now_ms: int) -> tuple[int, int]:
+        """Add the batch to the end of the log; return its base offset and its log append time, or -1."""
         buffer = own_buffer(batch.buffer)
         cost = kept_bytes(buffer) + BATCH_COST
         self.budget.take(cost)
@@ -252,13 +329,7 @@ class PartitionLog:
         base_offset = self.mapper.base_offset(self.next_offset, now_ms)
         log_append_time_ms = self._stamp(batch, base_offset, now_ms)
         self._store(buffer, batch, now_ms, cost)
-        if idempotent:
-            self._remember(batch, base_offset, log_append_time_ms, now_ms)
-        self.enforce_retention(now_ms)
-        # Frees more than an append adds, so dropped segments never accumulate, however many are dropped together.
-        if self.budget.free():
-            self.budget.free()
-        return AppendResult(base_offset, log_append_time_ms, self.log_start_offset)
+        return base_offset, log_append_time_ms
 
     def _duplicate_of(self, batch: RecordBatch, now_ms: int) -> AppendedBatch | None:
         return self.producers.check(
@@ -297,10 +368,11 @@ class PartitionLog:
 
     # --- Reading ----------------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> Slice:
+    def read(self, offset: int, max_bytes: int, *, at_least_one: bool, is_committed: bool = False) -> Slice:
         """Return whole batches, beginning with the one that contains `offset` or follows it.
 
-        With `at_least_one`, return the first one even if it exceeds `max_bytes`.
+        With `at_least_one`, return the first one even if it exceeds `max_bytes`. With `is_committed`, end at the last
+        stable offset.
         """
         if offset == self.next_offset:
             return Slice(EncodedBatches())
@@ -314,24 +386,44 @@ class PartitionLog:
         if number == len(self.segments):
             return Slice(EncodedBatches())  # everything up to the end was dropped
         index = bisect_left(self.segments[number].last_offsets, offset)
+        if is_committed:
+            return self._collect_committed(number, index, max_bytes, at_least_one=at_least_one, offset=offset)
         return self._collect(number, index, max_bytes, at_least_one=at_least_one)
 
-    def _collect(self, number: int, index: int, max_bytes: int, *, at_least_one: bool) -> Slice:
+    def _collect(
+        self, number: int, index: int, max_bytes: int, *, at_least_one: bool, before: int | None = None
+    ) -> Slice:
+        """Return batches from that segment and index on; with `before`, those that end below that offset."""
         buffers: list[Buffer] = []
         size = 0
         while number < len(self.segments):
             segment = self.segments[number]
+            count = segment.count if before is None else bisect_left(segment.last_offsets, before, index)
             begin = segment.ends[index - 1] if index else 0
-            end = bisect_right(segment.ends, begin + max_bytes - size, index)
-            if end == index and at_least_one and not buffers:
+            end = bisect_right(segment.ends, begin + max_bytes - size, index, count)
+            if end == index and end < count and at_least_one and not buffers:
                 end += 1
             if end > index:
                 buffers += segment.buffers(index, end)
                 size += segment.ends[end - 1] - begin
-            if end < segment.count:
+            if end < count:
                 return Slice(EncodedBatches(buffers, size), is_cut=True)
+            if count < segment.count:
+                break
             number, index = number + 1, 0
         return Slice(EncodedBatches(buffers, size))
+
+    def _collect_committed(
+        self, number: int, index: int, max_bytes: int, *, at_least_one: bool, offset: int
+    ) -> Slice:
+        """Return batches below the last stable offset, with the aborted transactions among them."""
+        stable = self.bounds.last_stable_offset
+        before = stable if stable < self.next_offset else None
+        found = self._collect(number, index, max_bytes, at_least_one=at_least_one, before=before)
+        if not found.batches.size or not self.transactions.aborted:
+            return found
+        end = max(header.last_offset for header in found.batches.headers()) + 1
+        return found._replace(aborted=self.transactions.aborted_between(offset, end))
 
     # --- By time ----------------------------------------------------------------------------------------
 
@@ -405,6 +497,9 @@ class PartitionLog:
 
     def expire_producers(self, now_ms: int) -> None:
         self.budget.give_back(self.producers.expire(now_ms) * PRODUCER_COST)
+        if self.transactions.transactions:
+            with self._counting_transactions() as states:
+                states.expire(now_ms, self.producers.expiration_ms)
 
     def truncate_before(self, offset: int) -> int:
         """Delete the records below `offset`. The batch that contains it stays whole; only the log start moves."""
@@ -415,7 +510,7 @@ class PartitionLog:
 
         self._drop_segments(bisect_left(self.segment_ends, offset))
         self.log_start_offset = self.trimmed_before = offset
-        self._bounds = None
+        self._drop_aborted()
         if self.segments:
             self._cut_first_segment()
         return offset
@@ -441,9 +536,9 @@ class PartitionLog:
         return True
 
     def clear(self) -> None:
-        """Drop all segments and producers, since the topic was deleted."""
+        """Drop all segments, producers and transactions, since the topic was deleted."""
         self._drop_segments(len(self.segments))
-        self.budget.give_back(len(self.producers) * PRODUCER_COST)
+        self.budget.give_back(len(self.producers) * PRODUCER_COST + self.transactions.cost)
 
     def _drop_segments(self, count: int) -> None:
         """Drop leading segments. The log then starts at the next offset, so a consumer that has read them continues."""
@@ -454,8 +549,15 @@ class PartitionLog:
         self.budget.drop(dropped)
         self.log_start_offset = max(self.log_start_offset, self.segment_ends[count - 1] + 1)
         self.trimmed_before = self.log_start_offset
-        self._bounds = None
+        self._drop_aborted()
         del self.segments[:count], self.segment_ends[:count]
+
+    def _drop_aborted(self) -> None:
+        """Drop the aborted transactions below the log start, and compute the bounds again."""
+        self._bounds = None
+        if self.transactions.aborted:
+            with self._counting_transactions() as states:
+                states.drop_before(self.log_start_offset)
 
     def _cut_first_segment(self) -> None:
         """Drop the batches of the first segment before the log start.
@@ -472,6 +574,34 @@ class PartitionLog:
         self.segments[0] = rest
         self.size -= first.size - rest.size
         self.budget.give_back(first.cost - rest.cost)
+
+
+def is_epoch_raised(marker: Marker, known_epoch: int, *, may_be_forgotten: bool) -> bool:
+    """Return True if the producer's batches begin with sequence 0 again after a marker, under the marker's epoch."""
+    if known_epoch >= 0:
+        return marker.producer_epoch > known_epoch
+    # A producer with transaction.version 1 that was forgotten goes on with any sequence.
+    return marker.version >= 2 or not may_be_forgotten
+
+
+def active_producer(
+    producer_id: int, producer: Producer | None, transaction: PartitionTransaction | None
+) -> ActiveProducer:
+    """Return the state of a producer, of which the partition remembers batches, a transaction, or both."""
+    epochs = [-1 if producer is None else producer.epoch]
+    times = [-1 if producer is None else producer.last_append_ms]
+    if transaction is not None:
+        epochs.append(transaction.producer_epoch)
+        times.append(transaction.changed_ms)
+    is_open = transaction is not None and transaction.is_open
+    return ActiveProducer(
+        producer_id,
+        max(epochs),
+        -1 if producer is None else producer.last_sequence,
+        max(times),
+        -1 if transaction is None else transaction.coordinator_epoch,
+        transaction.first_offset if transaction is not None and is_open else -1,
+    )
 
 
 def own_buffer(buffer: Buffer) -> Buffer:

@@ -8,7 +8,8 @@ Kafka (ProducerStateManager and ProducerAppendInfo), in this order:
 1. A batch with the epoch, first and last sequence of one of the last five is a duplicate of it.
 2. A lower epoch than the one remembered is refused: InvalidProducerEpoch.
 3. A higher epoch begins with sequence 0, or is refused: OutOfOrderSequenceNumber.
-4. The same epoch goes on with the next sequence, or is refused: OutOfOrderSequenceNumber. After 2^31 - 1 comes 0.
+4. The same epoch goes on with the next sequence, or is refused: OutOfOrderSequenceNumber. After 2^31 - 1 comes 0. If a
+   transaction's marker has raised the epoch, 0 is next.
 5. An unknown producer id begins with sequence 0, or is refused: OutOfOrderSequenceNumber. If the partition may have
    forgotten it, it begins anywhere. A partition may have forgotten every id given out before `complete_from`: before a
    producer last expired, a topic was last deleted, or a broker opened the store. An id contains its time.
@@ -70,6 +71,11 @@ class Producer:
     last_append_ms: int
     batches: deque[AppendedBatch] = field(factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
 
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the last record under this epoch; -1 if there is none."""
+        return self.batches[-1].last_sequence if self.batches else -1
+
     def duplicate_of(self, epoch: int, first_sequence: int, last_sequence: int) -> AppendedBatch | None:
         """Return the remembered batch with the same epoch and sequences, or None."""
         if epoch != self.epoch:
@@ -85,7 +91,9 @@ class Producer:
             message = f"producer {producer_id} has epoch {self.epoch} by now; a batch came with {epoch}"
             raise InvalidProducerEpoch(message)
 
-        expected = 0 if epoch > self.epoch else next_sequence(self.batches[-1].last_sequence)
+        expected = 0
+        if epoch == self.epoch and self.batches:
+            expected = next_sequence(self.batches[-1].last_sequence)
         if first_sequence != expected:
             message = (
                 f"a batch of producer {producer_id}, epoch {epoch}, begins with sequence {first_sequence}; "
@@ -134,6 +142,20 @@ class ProducerStates:
         self.producers.pop(producer_id, None)
         self.producers[producer_id] = producer
 
+    def epoch_of(self, producer_id: int, now_ms: int) -> int:
+        """Return the producer's epoch, or -1 if the partition does not know the producer."""
+        producer = self._known(producer_id, now_ms)
+        return -1 if producer is None else producer.epoch
+
+    def may_have_forgotten(self, producer_id: int) -> bool:
+        """Return True if the producer, which the partition does not know, may have appended before."""
+        return producer_id < self.complete_from or producer_id in self.producers
+
+    def raise_epoch(self, producer_id: int, epoch: int, *, now_ms: int) -> None:
+        """Remember the producer's epoch, which a marker has raised: its batches begin with sequence 0 again."""
+        self.producers.pop(producer_id, None)
+        self.producers[producer_id] = Producer(epoch, now_ms)
+
     def expire(self, now_ms: int) -> int:
         """Forget producers without appends for `expiration_ms`; return their number."""
         expired = []
@@ -148,8 +170,7 @@ class ProducerStates:
         return len(expired)
 
     def _check_unknown(self, producer_id: int, first_sequence: int) -> None:
-        is_forgotten = producer_id < self.complete_from or producer_id in self.producers
-        if first_sequence != 0 and not is_forgotten:
+        if first_sequence != 0 and not self.may_have_forgotten(producer_id):
             message = (
                 f"the first batch of producer {producer_id} has sequence {first_sequence}; 0 comes first"
             )

@@ -22,7 +22,8 @@ from korvet.faults.injection import Faults, expire
 from korvet.handlers import APIS
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.record import Headers
-from korvet.server.server import Server, open_server
+from korvet.server.assembly import open_server
+from korvet.server.server import Server
 from korvet.storage.interface import AppendResult
 from korvet.testing.records import Record, batch, records_from, results_of
 

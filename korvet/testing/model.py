@@ -111,7 +111,7 @@ class GroupModel:
     """A group's committed offsets, and its highest generation."""
 
     generation_id: int = -1
-    positions: dict[TopicPartition, OffsetAndMetadata] = field(factory=dict)
+    offsets: dict[TopicPartition, OffsetAndMetadata] = field(factory=dict)
 
 
 @define
@@ -137,17 +137,17 @@ class StoreModel:
         for tp in [tp for tp in self.logs if tp.topic == name]:
             del self.logs[tp]
             for group in self.groups.values():
-                group.positions.pop(tp, None)
+                group.offsets.pop(tp, None)
 
     def commit(
-        self, group_id: str, tp: TopicPartition, position: OffsetAndMetadata, generation_id: int
+        self, group_id: str, tp: TopicPartition, committed: OffsetAndMetadata, generation_id: int
     ) -> bool:
         """Commit an offset. Return False if the generation is fenced."""
         group = self.groups.setdefault(group_id, GroupModel())
         if 0 <= generation_id < group.generation_id:
             return False
         group.generation_id = max(group.generation_id, generation_id)
-        group.positions[tp] = position
+        group.offsets[tp] = committed
         return True
 
     def forget(self, group_id: str, tps: Collection[TopicPartition] | None) -> None:
@@ -155,7 +155,7 @@ class StoreModel:
             self.groups.pop(group_id, None)
         elif group_id in self.groups:
             for tp in tps:
-                self.groups[group_id].positions.pop(tp, None)
+                self.groups[group_id].offsets.pop(tp, None)
 
 
 def last_sequence(first_sequence: int, count: int) -> int:

@@ -13,6 +13,7 @@ from korvet.protocol.record_batch import RecordBatch, build_batch, decode_record
 from korvet.storage.interface import (
     AppendResult,
     AppendResults,
+    IsolationLevel,
     PendingAppend,
     ReadRequest,
     ReadResult,
@@ -60,7 +61,11 @@ def numbered(count: int, *, first: int = 0, timestamp: int = T0) -> list[Record]
 
 
 def batch(
-    records: Iterable[Record], *, codec: Codec = Codec.NONE, producer: Producer | None = None
+    records: Iterable[Record],
+    *,
+    codec: Codec = Codec.NONE,
+    producer: Producer | None = None,
+    is_transactional: bool = False,
 ) -> RecordBatch:
     """Return a valid batch in a new buffer, as from a Produce request."""
     raw = ((delta, each.timestamp, each.key, each.value, each.headers) for delta, each in enumerate(records))
@@ -73,6 +78,7 @@ def batch(
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,
             base_sequence=producer.sequence,
+            is_transactional=is_transactional,
         )
     )
 
@@ -105,10 +111,19 @@ async def results_of(appending: AppendResults | PendingAppend) -> AppendResults:
 
 
 async def read(
-    storage: Storage | Tiers, tp: TopicPartition, offset: int, *, max_bytes: int = UNLIMITED
+    storage: Storage | Tiers,
+    tp: TopicPartition,
+    offset: int,
+    *,
+    max_bytes: int = UNLIMITED,
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> ReadResult:
     """Read one partition. Raises the partition's error."""
-    (result,) = (await storage.read({tp: ReadRequest(offset, max_bytes)}, max_bytes=max_bytes)).values()
+    (result,) = (
+        await storage.read(
+            {tp: ReadRequest(offset, max_bytes)}, max_bytes=max_bytes, isolation_level=isolation_level
+        )
+    ).values()
     if isinstance(result, KafkaError):
         raise result
     return result
@@ -133,10 +148,11 @@ def records_of(result: ReadResult, offset: int = 0) -> list[StoredRecord]:
 
 
 def records_in(batches: Iterable[RecordBatch], offset: int = 0) -> list[StoredRecord]:
-    """Return the records in batches from `offset` on."""
+    """Return the records in batches from `offset` on, without markers."""
     return [
         StoredRecord(each.base_offset + delta, value, key, timestamp, headers)
         for each in batches
+        if not each.is_control
         for delta, timestamp, key, value, headers in decode_records(each)
         if each.base_offset + delta >= offset
     ]

@@ -2,7 +2,7 @@
 
 A test class inherits `StorageContract` and overrides the `environment` fixture, parametrised over the layouts and
 mappings of a backend. If the clock of the store can be set, the class inherits `ClockContract` as well; if the store
-serves transactions, `TransactionContract`.
+serves transactions, `TransactionContract` for its log and `StagedOffsetContract` for the offsets of groups.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from korvet.testing.contract.retention import RetentionContract
 from korvet.testing.contract.sizes import SizeContract
 from korvet.testing.contract.staged_offsets import StagedOffsetContract
 from korvet.testing.contract.times import TimeContract
+from korvet.testing.contract.transactions import TransactionContract
 from korvet.testing.contract.watching import WatchContract
 
-__all__ = ["ClockContract", "StorageContract", "TransactionContract"]
+__all__ = ["ClockContract", "StagedOffsetContract", "StorageContract", "TransactionContract"]
 
 
 class StorageContract(
@@ -38,7 +39,3 @@ class StorageContract(
     DocumentContract,
 ):
     """All parts of the suite that every backend must pass."""
-
-
-class TransactionContract(StagedOffsetContract):
-    """The part that backends with `serves_transactions` must pass as well."""

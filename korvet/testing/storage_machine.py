@@ -416,14 +416,14 @@ class StorageMachine(RuleBasedStateMachine):
     )
     def commit(self, broker: int, group_id: str, partition: int, place: int, generation_id: int) -> None:
         tp, log = self.pick(partition)
-        position = OffsetAndMetadata(offset_in(log, place), 0, f"at {place}")
+        committed = OffsetAndMetadata(offset_in(log, place), 0, f"at {place}")
 
         async def ack() -> KafkaError | None:
             storage = self.storage(broker)
-            return (await storage.ack(group_id, {tp: position}, generation_id=generation_id))[tp]
+            return (await storage.ack(group_id, {tp: committed}, generation_id=generation_id))[tp]
 
         result = self.brokers.call(ack)
-        fenced = not self.model.commit(group_id, tp, position, generation_id)
+        fenced = not self.model.commit(group_id, tp, committed, generation_id)
         assert isinstance(result, IllegalGeneration) if fenced else result is None
 
     @rule(broker=brokers, group_id=st.sampled_from(GROUPS), some=st.none() | st.sets(st.integers(0, 4)))
@@ -436,7 +436,7 @@ class StorageMachine(RuleBasedStateMachine):
     def check_groups(self, broker: int) -> None:
         committed = self.storage(broker).committed
         for group_id in GROUPS:
-            expected = self.model.groups.get(group_id, GroupModel()).positions
+            expected = self.model.groups.get(group_id, GroupModel()).offsets
 
             assert expected == self.brokers.call(committed, group_id)
             assert expected == self.brokers.call(committed, group_id, list(self.model.logs))

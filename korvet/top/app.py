@@ -26,7 +26,7 @@ from textual.worker import get_current_worker
 from korvet.client import Security, open_client
 from korvet.protocol.errors import KafkaError, SaslAuthenticationFailed
 from korvet.top.sampling import Sample, Sampler
-from korvet.top.tables import ALL, BY_METRICS, NUMBERS, PARTITIONS, POSITIONS, Row, Tables, arranged
+from korvet.top.tables import ALL, BY_METRICS, COMMITTED, NUMBERS, PARTITIONS, Row, Tables, arranged
 
 REQUEST_LIMIT_S = 10.0
 NO_METRICS = "connections and the broker's inside need --metrics http://HOST:PORT/metrics"
@@ -287,7 +287,7 @@ class Top(App[str]):
         if event.data_table.id == "topics-table":
             screen = Details(f"Topic {key}", PARTITIONS, lambda tables: tables.partitions(key))
         elif event.data_table.id == "groups-table":
-            screen = Details(f"Group {key}", POSITIONS, lambda tables: tables.positions(key))
+            screen = Details(f"Group {key}", COMMITTED, lambda tables: tables.committed_offsets(key))
         else:
             return
         tables = self.tables

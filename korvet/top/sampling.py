@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from attrs import define, field, frozen
 
 from korvet.client import Client
-from korvet.client.figures import Figures, FiguresUnavailable, read_figures
+from korvet.client.committed_offsets import clock_bits, time_between
 from korvet.client.groups import describe_group, list_groups
 from korvet.client.model import EARLIEST, LATEST, TopicPartition
-from korvet.client.positions import clock_bits, time_between
+from korvet.metrics.reading import Figures, FiguresUnavailable, read_figures
 from korvet.protocol.errors import KafkaError
 
 # Limit of the groups whose members and lags are read in one sample. The others have only a state.

@@ -7,8 +7,9 @@ from functools import cached_property
 
 from attrs import frozen
 
-from korvet.client.figures import SECTIONS, Figures, rate, stated
 from korvet.client.model import TopicPartition
+from korvet.metrics import names
+from korvet.metrics.reading import SECTIONS, Figures, rate, stated
 from korvet.top.sampling import GroupState, Lag, Sample, TopicState
 
 UNKNOWN = "-"
@@ -46,7 +47,7 @@ BROKERS = ("broker", "address", "leads", "role")
 PARTITIONS = ("partition", "leader", "start", "end", "records", "in/s")
 CONNECTIONS = ("client software", "version", "listener", "connections")
 INSIDE = ("area", "what", "value")
-POSITIONS = ("topic", "partition", "committed", "end", "lag", "client")
+COMMITTED = ("topic", "partition", "committed", "end", "lag", "client")
 #: The columns whose cells are right-aligned numbers.
 NUMBERS = {
     "partitions",
@@ -61,7 +62,7 @@ NUMBERS = {
     "committed",
     "connections",
 }
-RECEIVED, SENT = "korvet_topic_received_records_total", "korvet_topic_sent_records_total"
+RECEIVED, SENT = names.TOPIC_RECEIVED_RECORDS_TOTAL, names.TOPIC_SENT_RECORDS_TOTAL
 
 
 @frozen
@@ -141,7 +142,7 @@ class Tables:
             for number, each in state.partitions.items()
         ]
 
-    def positions(self, group_id: str) -> list[Row]:
+    def committed_offsets(self, group_id: str) -> list[Row]:
         """Return the committed offsets of one group."""
         group = self.now.groups.get(group_id)
         if group is None or group.lags is None:
@@ -182,16 +183,16 @@ class Tables:
     def requests(self) -> float | None:
         """Return the requests per second, by the metrics."""
         now, before = self._figures
-        return None if now is None or before is None else rate("korvet_requests_total", now, before)
+        return None if now is None or before is None else rate(names.REQUESTS_TOTAL, now, before)
 
     def connections(self) -> float | None:
-        return None if self.now.figures is None else self.now.figures.total("korvet_connections")
+        return None if self.now.figures is None else self.now.figures.total(names.CONNECTIONS)
 
     def connection_rows(self) -> list[Row]:
         """Return the connections by listener and by the software that clients name, by the metrics."""
         samples = self.now.figures.samples if self.now.figures is not None else {}
         rows = []
-        for labels, number in samples.get("korvet_connections", {}).items():
+        for labels, number in samples.get(names.CONNECTIONS, {}).items():
             if number:
                 values = dict(labels)
                 named = [

@@ -19,8 +19,8 @@ from korvet.broker.broker import Broker
 from korvet.broker.context import Disconnect, PendingResponse, RequestContext
 from korvet.protocol.connection import PRODUCE, Api
 from korvet.protocol.encoded_batches import EncodedBatches
-from korvet.protocol.error_codes import Find, finder, name_of
 from korvet.protocol.errors import ErrorCode, KafkaError
+from korvet.protocol.response_errors import Find, finder, name_of
 from korvet.security.session import ANONYMOUS
 from korvet.tracing import names
 from korvet.tracing.record_contexts import contexts_in

@@ -14,8 +14,8 @@ from attrs import define
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 
-from korvet.protocol.error_codes import name_of
 from korvet.protocol.errors import KafkaError
+from korvet.protocol.response_errors import name_of
 from korvet.storage.interface import AppendResults, PendingAppend
 from korvet.storage.proxy import StorageProxy
 from korvet.tracing import names

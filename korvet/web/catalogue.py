@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from korvet.client import Client
 from korvet.client.administration import TOPIC
-from korvet.client.positions import MAPPING
+from korvet.client.committed_offsets import MAPPING
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.messages.describe_configs import (
     DescribeConfigsRequest,

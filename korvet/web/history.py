@@ -18,8 +18,8 @@ import trio
 from attrs import define, field, frozen
 
 from korvet.client import LATEST, Client, OffsetAndMetadata, TopicPartition
+from korvet.client.committed_offsets import clock_bits, time_between
 from korvet.client.groups import list_groups
-from korvet.client.positions import clock_bits, time_between
 from korvet.protocol.errors import KafkaError
 from korvet.web import catalogue
 from korvet.web.sessions import Visitor

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 import korvet
-from korvet.client.figures import Figures
+from korvet.metrics.reading import Figures
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.web import formats
 from korvet.web.history import Histories

@@ -7,33 +7,46 @@ counts of a process that does not answer stand for it; what they counted since t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from attrs import define, field
 
 from korvet.concurrency.tasks import in_parallel
+from korvet.metrics import names
 from korvet.metrics.definitions import METRICS, Kind, Scope
 from korvet.metrics.samples import Samples, merged
-from korvet.workers.parent import Worker
+
+
+class MeasuredWorker(Protocol):
+    """A worker as its metrics need it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def is_serving(self) -> bool: ...
+
+    async def measure(self, *, reads_store: bool) -> Samples | None: ...
 
 
 @define(eq=False)
 class FamilyMetrics:
     """The metrics of all workers, for the HTTP port."""
 
-    workers: Sequence[Worker]
+    workers: Sequence[MeasuredWorker]
     _last: dict[int, Samples] = field(factory=dict)  # by process id
     _ended: Samples = field(factory=dict)  # of processes that have ended
 
     async def is_ready(self) -> bool:
         """Return True if a worker serves and its store answers."""
-        return (await self.samples()).get("korvet_ready", {}).get((), 0) == 1
+        return (await self.samples()).get(names.READY, {}).get((), 0) == 1
 
     async def samples(self) -> Samples:
         """Return the metrics of the broker."""
         serving = [worker for worker in self.workers if worker.is_serving]
         first = serving[0] if serving else None
 
-        async def measure(worker: Worker) -> tuple[int, Samples | None]:
+        async def measure(worker: MeasuredWorker) -> tuple[int, Samples | None]:
             pid = worker.pid
             return pid, await worker.measure(reads_store=worker is first)
 

@@ -27,8 +27,10 @@ from korvet.logs import configure
 from korvet.metrics.gather import Gatherer
 from korvet.metrics.recorder import Recorder
 from korvet.security.authorizer import AuthorizerUsageError
+from korvet.server.assembly import keep_what_is_there, opened
 from korvet.server.listeners import ListenError, Use, open_listeners
-from korvet.server.server import Server, check_advertised, keep_what_is_there, opened, start_lines
+from korvet.server.server import Server
+from korvet.server.start_lines import check_advertised, start_lines
 from korvet.storage.interface import StorageUsageError
 from korvet.storage.redis_streams import RedisStreamsStorage  # noqa: F401  imported before the fork, so that workers share it
 from korvet.workers.control import (

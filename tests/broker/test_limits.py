@@ -3,7 +3,7 @@ from __future__ import annotations
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from korvet.broker.limits import SMALLEST_ANSWER_BYTES, AnswerBudget, ByteBudget, ConnectionLimit, Share
+from korvet.broker.limits import SMALLEST_ANSWER_BYTES, AnswerBudget, ByteBudget, ConnectionLimit, Reservation
 
 
 async def test_budget_of_minus_1_is_unlimited() -> None:
@@ -19,13 +19,13 @@ async def test_one_request_may_exceed_the_limit_until_it_is_answered() -> None:
     served = []
 
     async def receive(number: int) -> None:
-        share = Share()
-        await budget.wait_for_room(share)
-        budget.resize(share, 60)
-        await budget.wait_for_room(share)
+        reservation = Reservation()
+        await budget.wait_for_room(reservation)
+        budget.resize(reservation, 60)
+        await budget.wait_for_room(reservation)
         served.append(number)
         await answered[number].wait()
-        budget.give_back(share.size, share)
+        budget.give_back(reservation.size, reservation)
 
     answered = [trio.Event() for _ in range(3)]
     async with trio.open_nursery() as nursery:
@@ -45,12 +45,12 @@ async def test_waiting_requests_are_served_in_order_as_bytes_are_released() -> N
     budget = ByteBudget(100)
     budget.take_now(160)
     served = []
-    await budget.wait_for_room(Share())  # the one that may pass the limit
+    await budget.wait_for_room(Reservation())  # the one that may pass the limit
 
     async def receive(number: int) -> None:
-        share = Share()
-        await budget.wait_for_room(share)
-        budget.resize(share, 60)
+        reservation = Reservation()
+        await budget.wait_for_room(reservation)
+        budget.resize(reservation, 60)
         served.append(number)
 
     async with trio.open_nursery() as nursery:
@@ -70,9 +70,9 @@ async def test_waiting_requests_are_served_in_order_as_bytes_are_released() -> N
 async def test_request_cancelled_while_waiting_takes_no_bytes() -> None:
     budget = ByteBudget(10)
     budget.take_now(10)
-    await budget.wait_for_room(Share())
+    await budget.wait_for_room(Reservation())
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(budget.wait_for_room, Share())
+        nursery.start_soon(budget.wait_for_room, Reservation())
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     budget.give_back(10)

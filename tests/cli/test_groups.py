@@ -14,8 +14,8 @@ from attrs import define, field
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from korvet.client.committed_offsets import time_between
 from korvet.client.groups import assigned_partitions
-from korvet.client.positions import time_between
 from tests.cli.conftest import Korvet, Outcome
 from tests.processes import KorvetProcess
 
@@ -214,7 +214,7 @@ def test_lag_under_timestamp_mapping_counts_records(
     assert not any(row["lag-is-at-least"] for row in late + there)
     assert all(0 < row["lag-ms"] < 60_000 for row in late)
     assert [0, 0] == [row["lag-ms"] for row in there]
-    monkeypatch.setattr("korvet.client.positions.COUNTED_RECORDS", 4)
+    monkeypatch.setattr("korvet.client.committed_offsets.COUNTED_RECORDS", 4)
     assert ["4+", "4+"] == [
         line.split()[5] for line in korvet("groups", "describe", "late").out.splitlines()[1:-1]
     ]

@@ -24,7 +24,8 @@ import pytest
 from bench.wire import first_answer as answer_of
 from korvet.cli import program
 from korvet.cli.broker_settings import read_config
-from korvet.cli.serve import metrics_url, without_secrets
+from korvet.cli.process_title import without_secrets
+from korvet.cli.serve import metrics_url
 from korvet.config import Config
 from korvet.pem import CERTIFICATES, PRIVATE_KEY
 from tests.certificates import Authority

@@ -96,7 +96,7 @@ class FakeCluster:
     max_versions: Mapping[int, int] = field(factory=dict)
     apis: Mapping[int, tuple[str, type[Any], type[Any], int, int]] = field(default=HERE, kw_only=True)
     topics: dict[str, FakeTopic] = field(factory=dict)
-    positions: dict[tuple[str, str, int], tuple[int, int, str | None]] = field(factory=dict)
+    committed: dict[tuple[str, str, int], tuple[int, int, str | None]] = field(factory=dict)
     ports: dict[int, int] = field(factory=dict)
     running: dict[int, trio.CancelScope] = field(factory=dict)
     faults: dict[int, list[int | Close | Late]] = field(factory=dict)
@@ -348,7 +348,7 @@ class FakeCluster:
         topics = []
         for topic in body.topics:
             for p in topic.partitions if not error else ():
-                self.positions[body.group_id, topic.name, p.partition_index] = (
+                self.committed[body.group_id, topic.name, p.partition_index] = (
                     p.committed_offset,
                     p.committed_leader_epoch,
                     p.committed_metadata,
@@ -364,7 +364,7 @@ class FakeCluster:
 
     async def on_offset_fetch(self, body: offset_fetch.OffsetFetchRequest, error: int, _: int) -> object:
         if body.topics is None:
-            asked = [(topic, p) for group, topic, p in self.positions if group == body.group_id]
+            asked = [(topic, p) for group, topic, p in self.committed if group == body.group_id]
         else:
             asked = [(topic.name, p) for topic in body.topics for p in topic.partition_indexes]
         return offset_fetch.OffsetFetchResponse(
@@ -378,7 +378,7 @@ class FakeCluster:
         )
 
     def _position(self, group_id: str, name: str, p: int) -> offset_fetch.OffsetFetchResponsePartition:
-        offset, epoch, words = self.positions.get((group_id, name, p), (-1, -1, ""))
+        offset, epoch, words = self.committed.get((group_id, name, p), (-1, -1, ""))
         return offset_fetch.OffsetFetchResponsePartition(
             partition_index=p, committed_offset=offset, committed_leader_epoch=epoch, metadata=words
         )

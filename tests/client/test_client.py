@@ -630,7 +630,7 @@ async def test_control_batches_and_truncated_batches_are_skipped() -> None:
         assert [(1, b"v")] == [(r.offset, r.value) for r in await consumer.poll()]
 
 
-# --- Offsets and positions --------------------------------------------------------------------------------
+# --- Offsets and committed offsets --------------------------------------------------------------------------------
 
 
 async def test_offsets_are_listed_by_time_and_by_name_at_all_leaders() -> None:

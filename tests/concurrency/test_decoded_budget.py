@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from korvet.concurrency.decoded_budget import DecodedBudget, DecodedShare
+from korvet.concurrency.decoded_budget import DecodedBudget, DecodedReservation
 from korvet.concurrency.time_slices import run_in_slices
 from korvet.protocol.errors import MessageTooLarge
 from korvet.protocol.steps import LongCall, Steps
@@ -18,12 +18,12 @@ def budget() -> DecodedBudget:
 
 
 async def test_shares_wait_for_bytes_in_order_of_arrival(budget: DecodedBudget) -> None:
-    first = DecodedShare(budget)
+    first = DecodedReservation(budget)
     await first.take(80)
     granted = []
 
     async def take(size: int) -> None:
-        await DecodedShare(budget).take(size)
+        await DecodedReservation(budget).take(size)
         granted.append(size)
 
     async with trio.open_nursery() as nursery:
@@ -39,21 +39,21 @@ async def test_shares_wait_for_bytes_in_order_of_arrival(budget: DecodedBudget) 
 
 
 async def test_small_work_waits_only_while_the_limit_is_exceeded(budget: DecodedBudget) -> None:
-    first, second = DecodedShare(budget), DecodedShare(budget)
+    first, second = DecodedReservation(budget), DecodedReservation(budget)
     await first.take(80)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(second.take, 50)
         await wait_all_tasks_blocked()
-        await DecodedShare(budget).take(0)
+        await DecodedReservation(budget).take(0)
         first.hold(101)
-        nursery.start_soon(DecodedShare(budget).take, 0)
+        nursery.start_soon(DecodedReservation(budget).take, 0)
         await wait_all_tasks_blocked()
         assert 2 == len(nursery.child_tasks)
         first.end()
 
 
 async def test_shares_that_hold_bytes_do_not_block_each_other(budget: DecodedBudget) -> None:
-    first, second = DecodedShare(budget), DecodedShare(budget)
+    first, second = DecodedReservation(budget), DecodedReservation(budget)
     await first.take(60)
     await second.take(40)
     async with trio.open_nursery() as nursery:
@@ -69,7 +69,7 @@ async def test_shares_that_hold_bytes_do_not_block_each_other(budget: DecodedBud
 
 
 async def test_share_cancelled_while_waiting_takes_no_bytes(budget: DecodedBudget) -> None:
-    first, second = DecodedShare(budget), DecodedShare(budget)
+    first, second = DecodedReservation(budget), DecodedReservation(budget)
     await first.take(90)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(second.take, 20)
@@ -81,25 +81,25 @@ async def test_share_cancelled_while_waiting_takes_no_bytes(budget: DecodedBudge
 
 
 async def test_call_holds_the_size_of_its_result_and_a_failed_call_holds_none(budget: DecodedBudget) -> None:
-    share = DecodedShare(budget)
+    reservation = DecodedReservation(budget)
     held = []
 
     def fail() -> bytes:
-        held.append(share.size)
+        held.append(reservation.size)
         raise MessageTooLarge
 
     def work() -> bytes:
-        held.append(share.size)
+        held.append(reservation.size)
         return bytes(10)
 
     def steps() -> Steps[int]:
         try:
             yield LongCall(fail, 50)
         except MessageTooLarge:
-            held.append(share.size)
+            held.append(reservation.size)
         data = yield LongCall(work, 60)
-        held.append(share.size)
+        held.append(reservation.size)
         return len(data)
 
-    assert 10 == await run_in_slices(steps(), share=share)
+    assert 10 == await run_in_slices(steps(), reservation=reservation)
     assert [50, 0, 60, 20] == held

@@ -44,7 +44,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 U0 = TopicPartition("u", 0)
 DAY_MS = 86_400_000
 HOUR_S = 3_600.0
-POSITION = OffsetAndMetadata(5)
+COMMITTED = OffsetAndMetadata(5)
 
 
 def parked(seconds: float) -> AbstractContextManager[Any]:
@@ -149,7 +149,7 @@ class World:
         coordinator = self.coordinator(**settings)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(coordinator.run)
-            nursery.start_soon(coordinator.expire_positions)
+            nursery.start_soon(coordinator.expire_offsets)
             yield coordinator
             nursery.cancel_scope.cancel()
 
@@ -241,7 +241,7 @@ async def test_empty_group_id_cannot_have_members(autojump_clock: MockClock, wor
         lambda: broker.sync("", Sync(member_id="", generation_id=0), parked),
         lambda: broker.heartbeat("", "", None, 0),
         lambda: broker.leave("", []),
-        lambda: broker.delete_positions("", []),
+        lambda: broker.delete_offsets("", []),
     ):
         with pytest.raises(InvalidGroupId):
             await call()
@@ -498,7 +498,7 @@ async def test_member_that_joins_a_group_during_its_deletion_starts_a_new_group(
     assert 1 == b.generation_id
 
 
-# --- Positions -------------------------------------------------------------------------------------------
+# --- Committed offsets -----------------------------------------------------------------------------------
 
 
 async def test_only_members_of_the_current_generation_commit(autojump_clock: MockClock, world: World) -> None:
@@ -512,11 +512,11 @@ async def test_only_members_of_the_current_generation_commit(autojump_clock: Moc
     with pytest.raises(UnknownMemberId):
         await Client(broker, "x", "made-up", 1).commit()
     with pytest.raises(UnknownMemberId):
-        await broker.commit("g", {T0: POSITION})
+        await broker.commit("g", {T0: COMMITTED})
     await a.join()
     with pytest.raises(RebalanceInProgress):
         await a.commit()
-    assert {T0: POSITION} == await world.storage.committed("g")
+    assert {T0: COMMITTED} == await world.storage.committed("g")
 
 
 async def test_members_of_no_group_cannot_commit(autojump_clock: MockClock, world: World) -> None:
@@ -525,7 +525,7 @@ async def test_members_of_no_group_cannot_commit(autojump_clock: MockClock, worl
 
 
 async def test_group_with_offsets_only_exists(autojump_clock: MockClock, world: World) -> None:
-    await world.coordinator().commit("g", {T0: POSITION})
+    await world.coordinator().commit("g", {T0: COMMITTED})
     broker = world.coordinator()
     (group,) = await broker.groups()
 
@@ -591,7 +591,7 @@ async def test_members_of_the_current_generation_stage_offsets_also_while_it_beg
     await a.join()  # it waits for assignments now
 
     async def stage(**member: Any) -> KafkaError | None:
-        return (await broker.stage("g", {T0: POSITION}, **TRANSACTION, **member))[T0]
+        return (await broker.stage("g", {T0: COMMITTED}, **TRANSACTION, **member))[T0]
 
     assert await stage(member_id=a.member_id, generation_id=a.generation_id) is None
     assert await stage() is None  # a producer without a consumer's member id
@@ -601,23 +601,23 @@ async def test_members_of_the_current_generation_stage_offsets_also_while_it_beg
         await stage(member_id="made-up", generation_id=a.generation_id)
     assert {T0} == set(await broker.unstable("g", None))
     await world.storage.settle("g", producer_id=7, number=1, result=TransactionResult.COMMIT)
-    assert {T0: POSITION} == await broker.committed("g", None)
+    assert {T0: COMMITTED} == await broker.committed("g", None)
 
 
 async def test_staging_creates_a_group_without_members(autojump_clock: MockClock, world: World) -> None:
     broker = world.coordinator()
     with pytest.raises(IllegalGeneration):
-        await broker.stage("g", {T0: POSITION}, **TRANSACTION, member_id="m", generation_id=1)
+        await broker.stage("g", {T0: COMMITTED}, **TRANSACTION, member_id="m", generation_id=1)
     assert [] == await broker.groups()
-    await broker.stage("g", {T0: POSITION}, **TRANSACTION)
+    await broker.stage("g", {T0: COMMITTED}, **TRANSACTION)
 
     assert ["g"] == [group.group_id for group in await world.coordinator().groups()]
 
 
 async def test_group_with_staged_offsets_does_not_expire(autojump_clock: MockClock, world: World) -> None:
     async with world.broker() as broker:
-        await broker.commit("g", {T0: POSITION, T1: POSITION})
-        await broker.stage("g", {T0: POSITION}, **TRANSACTION)
+        await broker.commit("g", {T0: COMMITTED, T1: COMMITTED})
+        await broker.stage("g", {T0: COMMITTED}, **TRANSACTION)
         await sleep_days(8)
         kept = set(await world.storage.committed("g"))
         await world.storage.settle("g", producer_id=7, number=1, result=TransactionResult.ABORT)
@@ -631,8 +631,8 @@ async def test_storage_fences_staging_of_a_coordinator_that_lost_the_group(
     autojump_clock: MockClock, world: World
 ) -> None:
     lost = world.coordinator()
-    await lost.commit("g", {T0: POSITION})
-    await world.coordinator().commit("g", {T0: POSITION})
+    await lost.commit("g", {T0: COMMITTED})
+    await world.coordinator().commit("g", {T0: COMMITTED})
     outcomes = await lost.stage("g", {T0: OffsetAndMetadata(9)}, **TRANSACTION)
 
     assert isinstance(outcomes[T0], NotCoordinator)
@@ -657,13 +657,13 @@ async def test_offsets_of_unsubscribed_topics_are_deleted(autojump_clock: MockCl
     await a.take_part()
     await a.commit(T0)
     await a.commit(U0)
-    outcomes = await broker.delete_positions("g", [T0, U0])
+    outcomes = await broker.delete_offsets("g", [T0, U0])
 
     assert isinstance(outcomes[T0], GroupSubscribedToTopic)
     assert outcomes[U0] is None
     assert {T0} == set(await world.storage.committed("g"))
     with pytest.raises(GroupIdNotFound):
-        await broker.delete_positions("made-up", [T0])
+        await broker.delete_offsets("made-up", [T0])
 
 
 async def test_offsets_of_non_consumer_groups_with_members_are_kept(
@@ -672,7 +672,7 @@ async def test_offsets_of_non_consumer_groups_with_members_are_kept(
     broker = world.coordinator()
     await Client(broker, "worker").join(protocol_type="connect")
     with pytest.raises(NonEmptyGroup):
-        await broker.delete_positions("g", [T0])
+        await broker.delete_offsets("g", [T0])
 
 
 async def test_only_groups_without_members_are_deleted(autojump_clock: MockClock, world: World) -> None:
@@ -742,9 +742,9 @@ async def test_offsets_of_a_simple_group_expire_a_week_after_their_commit(
     autojump_clock: MockClock, world: World
 ) -> None:
     async with world.broker() as broker:
-        await broker.commit("g", {T0: POSITION})
+        await broker.commit("g", {T0: COMMITTED})
         await sleep_days(4)
-        await broker.commit("g", {T1: POSITION})
+        await broker.commit("g", {T1: COMMITTED})
         await sleep_days(3.1)
         after_a_week = set(await world.storage.committed("g"))
         await sleep_days(4)

@@ -110,14 +110,14 @@ async def take_part(broker: Broker, **values: Any) -> JoinGroupResponse:
 
 
 async def commit(broker: Broker, joined: JoinGroupResponse | None, tp: TopicPartition = T0) -> int:
-    position = OffsetCommitRequestPartition(
+    partition = OffsetCommitRequestPartition(
         partition_index=tp.partition, committed_offset=5, committed_metadata=None
     )
     request = OffsetCommitRequest(
         group_id="g",
         generation_id_or_member_epoch=-1 if joined is None else joined.generation_id,
         member_id="" if joined is None else joined.member_id,
-        topics=[OffsetCommitRequestTopic(name=tp.topic, partitions=[position])],
+        topics=[OffsetCommitRequestTopic(name=tp.topic, partitions=[partition])],
     )
     response = await answer(broker, 8, 9, request)
     error_code: int = response.topics[0].partitions[0].error_code

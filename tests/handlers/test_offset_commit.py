@@ -19,7 +19,7 @@ T1 = TopicPartition("t", 1)
 
 async def commit(
     broker: Broker,
-    positions: dict[TopicPartition, tuple[int, int, str | None]],
+    offsets: dict[TopicPartition, tuple[int, int, str | None]],
     *,
     version: int = 9,
     group_id: str = "g",
@@ -27,7 +27,7 @@ async def commit(
     member_id: str = "",
 ) -> list[ErrorCode]:
     topics: dict[str, OffsetCommitRequestTopic] = {}
-    for tp, (offset, epoch, metadata) in positions.items():
+    for tp, (offset, epoch, metadata) in offsets.items():
         topic = topics.setdefault(tp.topic, OffsetCommitRequestTopic(name=tp.topic, partitions=[]))
         topic.partitions.append(
             OffsetCommitRequestPartition(
@@ -121,9 +121,9 @@ async def test_unreachable_storage_is_a_retriable_error(broker: Broker) -> None:
     await create(broker)
 
     async def fail(
-        _: str, positions: dict[TopicPartition, object], **__: object
+        _: str, offsets: dict[TopicPartition, object], **__: object
     ) -> dict[TopicPartition, object]:
-        return dict.fromkeys(positions, KafkaStorageError())
+        return dict.fromkeys(offsets, KafkaStorageError())
 
     for verbs in ({"topic": away}, {"ack": away}, {"ack": fail}):
         storage = broker._storage

@@ -14,7 +14,6 @@ from korvet.concurrency.histograms import SECONDS
 from korvet.metrics.definitions import METRICS
 from korvet.metrics.recorder import OTHER, Phases, Recorder
 from korvet.metrics.samples import Samples, merged
-from korvet.protocol.error_codes import finder
 from korvet.protocol.messages.api_versions import ApiVersionsRequest
 from korvet.protocol.messages.describe_log_dirs import DescribeLogDirsResponse
 from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -22,6 +21,7 @@ from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTo
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import build_batch
 from korvet.protocol.requests import encode_request
+from korvet.protocol.response_errors import finder
 from tests.talk import Client, connect, reset, serving
 
 

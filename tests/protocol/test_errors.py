@@ -11,6 +11,7 @@ from korvet.protocol.errors import (
     CorruptMessage,
     ErrorCode,
     KafkaError,
+    NetworkException,
     OffsetOutOfRange,
     ProtocolError,
     UnknownServerError,
@@ -119,6 +120,25 @@ def test_errors_survive_pickling() -> None:
     error = pickle.loads(pickle.dumps(CorruptMessage("bad checksum")))
 
     assert (CorruptMessage, "bad checksum") == (type(error), error.message)
+
+
+def test_errors_made_from_the_table_survive_pickling() -> None:
+    error = pickle.loads(pickle.dumps(error_for(ErrorCode.STREAMS_TOPOLOGY_FENCED)))
+
+    assert ErrorCode.STREAMS_TOPOLOGY_FENCED is error.error_code
+    assert ERRORS[ErrorCode.STREAMS_TOPOLOGY_FENCED] is type(error)
+
+
+def test_subclass_of_an_error_has_its_message_and_may_differ_in_retriable() -> None:
+    class LostError(NetworkException):
+        pass
+
+    class RefusedError(KafkaError):
+        error_code = ErrorCode.NETWORK_EXCEPTION
+        retriable = False
+
+    assert NetworkException.message == LostError.message == RefusedError.message
+    assert (True, False) == (LostError.retriable, RefusedError.retriable)
 
 
 def test_error_is_caught_as_a_kafka_error_with_its_code() -> None:

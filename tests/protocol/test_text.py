@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from korvet.client.figures import value_text
+from korvet.metrics.reading import value_text
 from korvet.protocol.text import size_text
 from korvet.web.formats import data_size
 

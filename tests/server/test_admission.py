@@ -15,7 +15,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from korvet.config import Config, ConfigError, Listener, load_config
 from korvet.server import server as module
 from korvet.server.admission import Admission, canonical
-from korvet.server.server import Server, open_server
+from korvet.server.assembly import open_server
+from korvet.server.server import Server
 from tests.handlers.quotas import set_quotas
 from tests.handlers.support import new_broker
 

@@ -29,7 +29,8 @@ from korvet.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from korvet.security import password_file
 from korvet.security.scram import MECHANISMS, credential_of, salted_password
 from korvet.security.users import Users
-from korvet.server.server import Server, open_server
+from korvet.server.assembly import open_server
+from korvet.server.server import Server
 from korvet.storage.memory import MemoryStorage
 from tests.handlers.support import Shim, away
 from tests.talk import Client, connect, serving

@@ -25,6 +25,7 @@ from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTo
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import build_batch
 from korvet.server import connection
+from korvet.server.assembly import run
 from korvet.server.busy_poll import BusyPoll
 from korvet.server.connection import (
     PRODUCES_AT_ONCE,
@@ -35,7 +36,8 @@ from korvet.server.connection import (
 )
 from korvet.server.listeners import ListenError, open_listeners
 from korvet.server.receiving import RequestMemory
-from korvet.server.server import Server, check_advertised, run, start_lines
+from korvet.server.server import Server
+from korvet.server.start_lines import check_advertised, start_lines
 from korvet.storage.memory import MemoryStorage
 from tests.handlers.support import Shim
 from tests.server.storage import SlowStorage
@@ -413,8 +415,8 @@ async def test_large_requests_wait_for_memory_in_turn() -> None:
         for client in (first, second, third):
             await client.send(frame[:400_000])
             await wait_all_tasks_blocked(0.02)
-        shares = [each.receiver.share for each in server._connections]
-        held = sorted(share.size for share in shares if share is not None)
+        reservations = [each.receiver.reservation for each in server._connections]
+        held = sorted(each.size for each in reservations if each is not None)
         assert held[1] < 300_000 < held[2]
 
         for number, client in enumerate((first, second, third)):

@@ -6,10 +6,15 @@ import pytest
 
 from korvet.testing.environment import Environment
 from korvet.testing.memory import MemoryEnvironment
-from korvet.testing.storage_contract import ClockContract, StorageContract, TransactionContract
+from korvet.testing.storage_contract import (
+    ClockContract,
+    StagedOffsetContract,
+    StorageContract,
+    TransactionContract,
+)
 
 
-class TestMemoryStorage(StorageContract, TransactionContract, ClockContract):
+class TestMemoryStorage(StorageContract, TransactionContract, StagedOffsetContract, ClockContract):
     @pytest.fixture(params=["dense", "timestamp"])
     def environment(self, request: pytest.FixtureRequest) -> Environment:
         return MemoryEnvironment({"offset.mapping": request.param})

@@ -17,7 +17,7 @@ from korvet.storage.open import StorageOptions, open_storage
 
 def test_broker_with_an_embedded_server_does_not_import_redis_clients() -> None:
     program = (
-        "import sys, korvet.server.server, korvet.storage.embedded.server, korvet.storage.redis_streams;"
+        "import sys, korvet.server.assembly, korvet.storage.embedded.server, korvet.storage.redis_streams;"
         " print(*{'redis', 'asyncio', 'numpy', 'korvet.storage.redis_streams'} & {*sys.modules})"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

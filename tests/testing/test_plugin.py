@@ -120,7 +120,9 @@ def test_assertions_are_rewritten_in_the_contract_and_not_in_the_broker() -> Non
 
 
 def test_importing_korvet_imports_no_tools_for_tests() -> None:
-    script = "import sys, korvet, korvet.server.server; print({'pytest', 'korvet.testing'} & {*sys.modules})"
+    script = (
+        "import sys, korvet, korvet.server.assembly; print({'pytest', 'korvet.testing'} & {*sys.modules})"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
     assert "set()\n" == done.stdout

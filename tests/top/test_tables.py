@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from korvet.client.figures import Figures
 from korvet.client.model import TopicPartition
+from korvet.metrics.reading import Figures
 from korvet.top.sampling import GroupState, Lag, PartitionState, Sample, TopicState, lag_of
 from korvet.top.tables import Tables, arranged, duration_text, row
 

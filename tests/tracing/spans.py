@@ -14,7 +14,8 @@ from opentelemetry.trace import format_span_id, format_trace_id
 
 from korvet.config import Config, Listener
 from korvet.handlers import APIS
-from korvet.server.server import Server, open_server
+from korvet.server.assembly import open_server
+from korvet.server.server import Server
 from korvet.storage.interface import Storage
 from korvet.storage.memory import MemoryStorage
 from korvet.tracing.names import REQUEST_ATTRIBUTES, STORAGE_ATTRIBUTES

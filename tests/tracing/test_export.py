@@ -15,7 +15,7 @@ from attrs import define, evolve, field
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from korvet.client import Record, open_client
-from korvet.server.server import open_server
+from korvet.server.assembly import open_server
 from korvet.storage.interface import StorageUsageError
 from tests.processes import KorvetProcess
 from tests.tracing.spans import CONFIG

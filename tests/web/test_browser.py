@@ -57,8 +57,8 @@ async def fill(servers: str) -> None:
         await client.produce(
             "payments", [Record(EVIL.encode(), key=EVIL.encode(), headers=((EVIL, EVIL.encode()),))]
         )
-        positions = {TopicPartition("orders", p): OffsetAndMetadata(10 + 5 * p) for p in range(3)}
-        await client.commit("billing", positions)
+        offsets = {TopicPartition("orders", p): OffsetAndMetadata(10 + 5 * p) for p in range(3)}
+        await client.commit("billing", offsets)
         await client.commit("dashboard", {TopicPartition("orders", 0): OffsetAndMetadata(0)})
 
 

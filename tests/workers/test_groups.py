@@ -49,7 +49,7 @@ OTHERS = [index for index in range(PROCESSES) if index != OWNER]
 LIMIT_S = 20.0
 
 # Methods that each process calls only for its own groups, without RPC.
-LOCAL = {"committed", "groups", "own_groups", "run", "expire_positions"}
+LOCAL = {"committed", "groups", "own_groups", "run", "expire_offsets"}
 
 
 @define
@@ -195,7 +195,7 @@ async def test_errors_are_those_of_the_owning_process(storage: MemoryStorage) ->
             with pytest.raises(GroupIdNotFound):
                 await groups.delete(GROUP)
             with pytest.raises(GroupIdNotFound):
-                await groups.delete_positions(GROUP, [T0])
+                await groups.delete_offsets(GROUP, [T0])
 
 
 async def test_outcomes_of_single_partitions_are_returned(storage: MemoryStorage) -> None:
@@ -209,7 +209,7 @@ async def test_outcomes_of_single_partitions_are_returned(storage: MemoryStorage
             member_id=member.member_id,
             generation_id=member.generation_id,
         )
-        deleted = await groups.delete_positions(GROUP, [T0])
+        deleted = await groups.delete_offsets(GROUP, [T0])
 
         assert committed[T0] is None
         assert isinstance(committed[NOWHERE], UnknownTopicOrPartition)

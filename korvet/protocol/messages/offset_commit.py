@@ -1,4 +1,4 @@
-"""OffsetCommit: a group's positions, next offsets to be read."""
+"""OffsetCommit: a group's offsets, the next ones to be read."""
 
 from __future__ import annotations
 

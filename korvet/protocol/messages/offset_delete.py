@@ -1,4 +1,4 @@
-"""OffsetDelete: a group's positions on topics it no longer reads (KIP-496)."""
+"""OffsetDelete: a group's committed offsets on topics it no longer reads (KIP-496)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""OffsetFetch: the positions a group committed; of one group up to v7, of several from v8 (KIP-709).
+"""OffsetFetch: the offsets that a group committed; of one group up to v7, of several from v8 (KIP-709).
 
-`topics`: null asks for every position the group has (v2), an empty list for none.
+`topics`: null asks for every offset the group committed (v2), an empty list for none.
 """
 
 from __future__ import annotations

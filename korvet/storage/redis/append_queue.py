@@ -28,7 +28,7 @@ import trio
 from attrs import define, field, frozen
 
 from korvet.concurrency.background import start_unless_ended
-from korvet.concurrency.decoded_budget import DecodedShare
+from korvet.concurrency.decoded_budget import DecodedReservation
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import (
     InvalidProducerEpoch,
@@ -83,7 +83,7 @@ class Submission:
         self.waiting = trio.CancelScope(deadline=trio.current_time() + limit_s)
         self.replicas_limit_s = replicas_limit_s
         self.failed = failed
-        self.share = DecodedShare()
+        self.share = DecodedReservation()
         self.done = trio.Event()
         self.appending = self.remaining = 0
         self.results: dict[TopicPartition, Result] = {}

@@ -14,27 +14,27 @@ from korvet.testing.records import append, numbered
 class GroupContract(Contract):
     async def test_committed_offset_is_read_back(self, storage: Storage, tp: TopicPartition) -> None:
         await append(storage, tp, numbered(5))
-        position = OffsetAndMetadata(3, leader_epoch=0, metadata="processed batch 123")
-        results = await storage.ack("billing", {tp: position})
+        committed = OffsetAndMetadata(3, leader_epoch=0, metadata="processed batch 123")
+        results = await storage.ack("billing", {tp: committed})
 
         assert {tp: None} == results
-        assert {tp: position} == await storage.committed("billing", [tp])
-        assert {tp: position} == await storage.committed("billing")
+        assert {tp: committed} == await storage.committed("billing", [tp])
+        assert {tp: committed} == await storage.committed("billing")
 
     async def test_committed_offset_and_metadata_are_unchanged(
         self, storage: Storage, tp: TopicPartition
     ) -> None:
-        positions = [
+        offsets = [
             OffsetAndMetadata(0),
             OffsetAndMetadata(1, leader_epoch=7),
             OffsetAndMetadata(2**53 + 1, metadata=""),
             OffsetAndMetadata(2**63 - 1, leader_epoch=2**31 - 1, metadata="größer 🔑 \0 : {} \n"),
             OffsetAndMetadata(5, metadata="x" * 4096),
         ]
-        for position in positions:
-            await storage.ack("billing", {tp: position})
+        for committed in offsets:
+            await storage.ack("billing", {tp: committed})
 
-            assert {tp: position} == await storage.committed("billing", [tp])
+            assert {tp: committed} == await storage.committed("billing", [tp])
 
     async def test_group_without_commits_has_no_committed_offsets(
         self, storage: Storage, tp: TopicPartition
@@ -55,7 +55,7 @@ class GroupContract(Contract):
         tps = [TopicPartition(topic.name, number) for number in range(3)]
         await storage.ack("billing", {tp: OffsetAndMetadata(10 + tp.partition) for tp in tps})
         await storage.ack("billing", {tps[1]: OffsetAndMetadata(99)})
-        offsets = {tp: position.offset for tp, position in (await storage.committed("billing")).items()}
+        offsets = {tp: committed.offset for tp, committed in (await storage.committed("billing")).items()}
 
         assert {tps[0]: 10, tps[1]: 99, tps[2]: 12} == offsets
 
@@ -91,12 +91,12 @@ class GroupContract(Contract):
         self, storage: Storage, environment: Environment
     ) -> None:
         await storage.create_topic("wide", 200, environment.settings)
-        positions = {TopicPartition("wide", number): OffsetAndMetadata(number) for number in range(200)}
-        results = await storage.ack("billing", positions)
+        offsets = {TopicPartition("wide", number): OffsetAndMetadata(number) for number in range(200)}
+        results = await storage.ack("billing", offsets)
 
         assert {None} == set(results.values())
-        assert positions == await storage.committed("billing")
-        assert positions == await storage.committed("billing", list(positions))
+        assert offsets == await storage.committed("billing")
+        assert offsets == await storage.committed("billing", list(offsets))
 
     async def test_committed_offsets_are_seen_by_another_broker(
         self, storage: Storage, environment: Environment, tp: TopicPartition

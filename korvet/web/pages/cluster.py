@@ -12,8 +12,8 @@ from korvet.client import Client
 from korvet.client.acls import list_acls
 from korvet.client.administration import BROKER, Resource, describe_settings, describe_users
 from korvet.client.cluster import raise_for
-from korvet.client.figures import SECTIONS, FiguresUnavailable, read_figures, stated
 from korvet.client.quotas import list_quotas
+from korvet.metrics.reading import SECTIONS, FiguresUnavailable, read_figures, stated
 from korvet.protocol.errors import ClusterAuthorizationFailed, KafkaError
 from korvet.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from korvet.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse

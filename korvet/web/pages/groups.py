@@ -8,8 +8,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from korvet.client.committed_offsets import CommittedOffset, ResetRefused, Target, committed_offsets, reset
 from korvet.client.groups import describe_group, list_groups
-from korvet.client.positions import Position, ResetRefused, Target, positions, reset
 from korvet.web.inputs import BadInput, choice, moment, number, signed_number
 from korvet.web.pages.topics import Listed
 from korvet.web.plots import plot_of
@@ -54,14 +54,14 @@ async def _page_of(site: Site, request: Request, visitor: Visitor, faults: Mappi
     group_id = id_of(request.query_params)
     described = await describe_group(visitor.client, group_id)
     owners = {tp: member for member in described.members for tp in member.assignment}
-    found = await positions(visitor.client, group_id, owners)
+    found = await committed_offsets(visitor.client, group_id, owners)
     values = {
         "group": described,
         "plot": plot_of(site.histories.of(visitor).lag(group_id)),
-        "positions": found,
+        "offsets": found,
         "owners": owners,
         "lag": lag_of(found),
-        "topics": sorted({position.tp.topic for position in found}),
+        "topics": sorted({each.tp.topic for each in found}),
         "done": request.query_params.get("done", "") == "reset",
         "fields": request.query_params,
         "faults": faults,
@@ -71,13 +71,13 @@ async def _page_of(site: Site, request: Request, visitor: Visitor, faults: Mappi
 
 async def lag_json(_site: Site, request: Request, visitor: Visitor) -> Response:
     """Return the lag of a group in records, for the list of groups."""
-    found = await positions(visitor.client, id_of(request.query_params), ())
-    return as_json({"lag": lag_of(found), "more": any(position.more for position in found)})
+    found = await committed_offsets(visitor.client, id_of(request.query_params), ())
+    return as_json({"lag": lag_of(found), "more": any(each.more for each in found)})
 
 
-def lag_of(found: list[Position]) -> int | None:
+def lag_of(found: list[CommittedOffset]) -> int | None:
     """Return the sum of the lags, or None if no partition has one."""
-    lags = [position.lag for position in found if position.lag is not None]
+    lags = [each.lag for each in found if each.lag is not None]
     return sum(lags) if lags else None
 
 

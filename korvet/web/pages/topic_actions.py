@@ -16,8 +16,8 @@ from korvet.client.administration import (
     alter_settings,
     describe_settings,
 )
+from korvet.client.committed_offsets import committed_offsets
 from korvet.client.groups import delete_group, describe_group
-from korvet.client.positions import positions
 from korvet.protocol.errors import KafkaError, NonEmptyGroup
 from korvet.web import catalogue
 from korvet.web.formats import data_size
@@ -218,7 +218,7 @@ async def delete_a_group(visitor: Visitor, _request: Request, fields: Mapping[st
         await delete_group(client, group_id)
 
     try:
-        found = await positions(client, group_id, ())
+        found = await committed_offsets(client, group_id, ())
     except KafkaError:
         found = []
     lost = [f"the committed offset {each.offset} of {each.tp}" for each in found if each.offset is not None]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from korvet.client.figures import (
+from korvet.metrics.definitions import METRICS
+from korvet.metrics.reading import (
     REDIS,
     SECTIONS,
     Fact,
@@ -15,7 +16,6 @@ from korvet.client.figures import (
     stated,
     value_text,
 )
-from korvet.metrics.definitions import METRICS
 
 
 def reading(taken_s: float, **samples: float) -> Figures:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import trio
 from attrs import field, frozen
 
+from korvet.metrics import names
 from korvet.protocol.text import size_text
 
 LIMIT_S = 5.0
@@ -94,43 +95,43 @@ class Fact:
 
 
 REDIS = (
-    Fact("connected processes", "korvet_redis_connected"),
-    Fact("commands", "korvet_redis_commands_total", is_rate=True),
-    Fact("round trip, median", "korvet_redis_round_trip_seconds", "s", quantile=0.5),
-    Fact("round trip, 99 %", "korvet_redis_round_trip_seconds", "s", quantile=0.99),
-    Fact("lost connections", "korvet_redis_reconnects_total"),
-    Fact("script calls", "korvet_redis_script_calls_total", is_rate=True),
-    Fact("time in scripts", "korvet_redis_script_seconds_total", "s", is_rate=True),
-    Fact("memory used", "korvet_redis_memory_used_bytes", "B"),
-    Fact("memory limit", "korvet_redis_memory_limit_bytes", "limit"),
-    Fact("evicted keys", "korvet_redis_evicted_keys_total"),
-    Fact("connected replicas", "korvet_redis_replicas"),
-    Fact("replica behind by", "korvet_redis_replica_lag_bytes", "B", label="replica"),
-    Fact("last write succeeded", "korvet_redis_persistence_ok", "yes", label="kind"),
+    Fact("connected processes", names.REDIS_CONNECTED),
+    Fact("commands", names.REDIS_COMMANDS_TOTAL, is_rate=True),
+    Fact("round trip, median", names.REDIS_ROUND_TRIP_SECONDS, "s", quantile=0.5),
+    Fact("round trip, 99 %", names.REDIS_ROUND_TRIP_SECONDS, "s", quantile=0.99),
+    Fact("lost connections", names.REDIS_RECONNECTS_TOTAL),
+    Fact("script calls", names.REDIS_SCRIPT_CALLS_TOTAL, is_rate=True),
+    Fact("time in scripts", names.REDIS_SCRIPT_SECONDS_TOTAL, "s", is_rate=True),
+    Fact("memory used", names.REDIS_MEMORY_USED_BYTES, "B"),
+    Fact("memory limit", names.REDIS_MEMORY_LIMIT_BYTES, "limit"),
+    Fact("evicted keys", names.REDIS_EVICTED_KEYS_TOTAL),
+    Fact("connected replicas", names.REDIS_REPLICAS),
+    Fact("replica behind by", names.REDIS_REPLICA_LAG_BYTES, "B", label="replica"),
+    Fact("last write succeeded", names.REDIS_PERSISTENCE_OK, "yes", label="kind"),
 )
 TASKS = (
-    Fact("last run of retention", "korvet_retention_last_run_timestamp_seconds", "time"),
-    Fact("partitions trimmed by retention", "korvet_retention_trims_total"),
-    Fact("errors of retention", "korvet_retention_errors_total"),
-    Fact("compactions", "korvet_compactions_total"),
-    Fact("errors of compactions", "korvet_compaction_errors_total"),
-    Fact("removed by compaction", "korvet_compaction_removed_bytes_total", "B"),
-    Fact("time in compactions", "korvet_compaction_seconds_total", "s"),
-    Fact("records not archived", "korvet_archive_lag_records", label="topic"),
-    Fact("archive behind by", "korvet_archive_lag_seconds", "s", label="topic"),
-    Fact("requests for archived records", "korvet_remote_requests_total"),
-    Fact("errors of these requests", "korvet_remote_errors_total"),
+    Fact("last run of retention", names.RETENTION_LAST_RUN_TIMESTAMP_SECONDS, "time"),
+    Fact("partitions trimmed by retention", names.RETENTION_TRIMS_TOTAL),
+    Fact("errors of retention", names.RETENTION_ERRORS_TOTAL),
+    Fact("compactions", names.COMPACTIONS_TOTAL),
+    Fact("errors of compactions", names.COMPACTION_ERRORS_TOTAL),
+    Fact("removed by compaction", names.COMPACTION_REMOVED_BYTES_TOTAL, "B"),
+    Fact("time in compactions", names.COMPACTION_SECONDS_TOTAL, "s"),
+    Fact("records not archived", names.ARCHIVE_LAG_RECORDS, label="topic"),
+    Fact("archive behind by", names.ARCHIVE_LAG_SECONDS, "s", label="topic"),
+    Fact("requests for archived records", names.REMOTE_REQUESTS_TOTAL),
+    Fact("errors of these requests", names.REMOTE_ERRORS_TOTAL),
 )
 PROCESS = (
-    Fact("processes", "korvet_processes"),
-    Fact("requests", "korvet_requests_total", is_rate=True),
-    Fact("errors in responses", "korvet_response_errors_total", is_rate=True),
-    Fact("connections", "korvet_connections", label="software"),
-    Fact("delay of the event loop, 99 %", "korvet_event_loop_delay_seconds", "s", quantile=0.99),
-    Fact("processor time", "process_cpu_seconds_total", "s", is_rate=True),
-    Fact("resident memory", "process_resident_memory_bytes", "B"),
-    Fact("memory in use", "korvet_memory_budget_used_bytes", "B", label="budget"),
-    Fact("open files", "process_open_fds"),
+    Fact("processes", names.PROCESSES),
+    Fact("requests", names.REQUESTS_TOTAL, is_rate=True),
+    Fact("errors in responses", names.RESPONSE_ERRORS_TOTAL, is_rate=True),
+    Fact("connections", names.CONNECTIONS, label="software"),
+    Fact("delay of the event loop, 99 %", names.EVENT_LOOP_DELAY_SECONDS, "s", quantile=0.99),
+    Fact("processor time", names.PROCESS_CPU_SECONDS_TOTAL, "s", is_rate=True),
+    Fact("resident memory", names.PROCESS_RESIDENT_MEMORY_BYTES, "B"),
+    Fact("memory in use", names.MEMORY_BUDGET_USED_BYTES, "B", label="budget"),
+    Fact("open files", names.PROCESS_OPEN_FDS),
 )
 SECTIONS: Mapping[str, Sequence[Fact]] = {"Broker": PROCESS, "Redis": REDIS, "Background tasks": TASKS}
 

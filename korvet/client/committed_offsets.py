@@ -31,7 +31,7 @@ COUNTED_RECORDS = 10_000  # per partition; `korvet lake status` counts more
 
 
 @frozen
-class Position:
+class CommittedOffset:
     """A group's committed offset and lag in one partition. `offset` and the lags are None if it committed none.
 
     `lag` is in records, a lower bound if `more` is True. `lag_ms` is None if offsets do not contain a time.
@@ -45,8 +45,10 @@ class Position:
     more: bool = False
 
 
-async def positions(client: Client, group_id: str, assigned: Iterable[TopicPartition]) -> list[Position]:
-    """Return the group's position in each partition that is assigned or has a committed offset, sorted."""
+async def committed_offsets(
+    client: Client, group_id: str, assigned: Iterable[TopicPartition]
+) -> list[CommittedOffset]:
+    """Return the group's offset in each partition that is assigned or has a committed offset, sorted."""
     committed = await client.committed(group_id)
     tps = sorted({*committed, *assigned})
     ends = await bounds_of(client, tps, LATEST)
@@ -57,14 +59,14 @@ async def positions(client: Client, group_id: str, assigned: Iterable[TopicParti
         offset = committed[tp].offset if tp in committed else None
         end = ends.get(tp)
         if offset is None or end is None:
-            found.append(Position(tp, offset, end))
+            found.append(CommittedOffset(tp, offset, end))
         elif bits[tp.topic] is None:
-            found.append(Position(tp, offset, end, lag=end - offset))
+            found.append(CommittedOffset(tp, offset, end, lag=end - offset))
         else:
             start = max(offset, starts[tp])
             lag, more = await records_between(client, tp, start, end)
             lag_ms = time_between(start, end, bits[tp.topic] or 0)
-            found.append(Position(tp, offset, end, lag, lag_ms, more))
+            found.append(CommittedOffset(tp, offset, end, lag, lag_ms, more))
     return found
 
 
@@ -160,7 +162,7 @@ async def reset(
         tps = sorted(target.offsets)
     if not tps:
         raise ResetRefused(f"group {group_id} has no offsets; name a --topic.")
-    done = Reset({tp: position.offset for tp, position in committed.items() if tp in set(tps)})
+    done = Reset({tp: each.offset for tp, each in committed.items() if tp in set(tps)})
     starts = await client.list_offsets(dict.fromkeys(tps, EARLIEST))
     ends = await client.list_offsets(dict.fromkeys(tps, LATEST))
     wanted = await offsets_at(client, tps, target, done)
