@@ -104,7 +104,7 @@ class Overtaken(Exception):  # noqa: N818  an outcome that callers plan for
 
 @frozen
 class Sharing(Generic[M]):
-    """How the owner's machines follow documents that other processes save, too.
+    """The functions by which an owner's machines follow documents that other processes save, too.
 
     `take_over` changes a machine that was just loaded, so that its document differs from what a previous owner has.
     `refresh` replaces the state of a machine, also what is not saved, by a newer document. It returns False if another
