@@ -38,7 +38,7 @@ NOW_MS = 1_763_666_000_000
 FRESH = 500
 ORDERS, OTHERS = (Partition("orders", number, UUID(int=1)) for number in (0, 1))
 
-#: The deliberate differences from Kafka (see `korvet.transactions.machine`): the answer in Kafka, and in korvet.
+#: The intended differences from Kafka (see `korvet.transactions.machine`): the answer in Kafka, and in korvet.
 DIFFERENT = {
     ("CompleteAbort", "EndTxn v5 commit stored-1"): ("INVALID_TXN_STATE", "PRODUCER_FENCED"),
 }

@@ -35,7 +35,7 @@ from korvet.protocol.errors import (
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
-from korvet.storage.interface import OffsetAndMetadata, TopicPartition
+from korvet.storage.interface import OffsetAndMetadata, ProducerTransaction, TopicPartition, TransactionResult
 from korvet.storage.memory import MemoryStorage
 from korvet.workers.groups import LinkedProcesses, owner_of
 from tests.groups.conversation import RANGE
@@ -49,7 +49,7 @@ OTHERS = [index for index in range(PROCESSES) if index != OWNER]
 LIMIT_S = 20.0
 
 # Methods that each process calls only for its own groups, without RPC.
-LOCAL = {"committed", "groups", "own_groups", "run", "expire_offsets"}
+LOCAL = {"committed", "unstable", "groups", "own_groups", "run", "expire_offsets"}
 
 
 @define
@@ -181,6 +181,19 @@ async def test_rebalance_reaches_members_at_other_processes(storage: MemoryStora
         assert [2, 2] == [answer.generation_id for answer in answers]
         assert [ErrorCode.NONE] == await second.coordinator.leave(GROUP, [Leave(member_id=first.member_id)])
         assert "UNKNOWN_MEMBER_ID" == await first.heartbeat()
+
+
+async def test_offsets_are_staged_by_the_owning_process(storage: MemoryStorage) -> None:
+    async with family(storage) as processes:
+        for number, groups in enumerate(processes.groups, 1):
+            outcomes = await groups.stage(
+                GROUP, {T0: OffsetAndMetadata(number)}, ProducerTransaction(7, 0, 1)
+            )
+            assert {T0: None} == outcomes
+            assert {T0} == set(await groups.unstable(GROUP, None))
+        await storage.settle(GROUP, producer_id=7, number=1, result=TransactionResult.COMMIT)
+
+        assert PROCESSES == (await storage.committed(GROUP))[T0].offset
 
 
 async def test_errors_are_those_of_the_owning_process(storage: MemoryStorage) -> None:
