@@ -16,10 +16,6 @@ its registration, and then loads its machines again (`Membership.tenure`).
 
 A machine may permit writes to the store by others than itself (`Held.writing`), which do not wait for each other. A
 save that forbids them waits until those in flight have ended.
-
-Other processes may save the documents of a kind, too (`Sharing`), by load, decision and compare-and-set, while their
-owner runs the machines. Its machine may then be out of date. `change` confirms a result that saves nothing by loading
-the document. If that or a save finds another version, the machine takes it over, and the function is called again.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from heapq import heappop, heappush
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -37,22 +33,14 @@ from attrs import define, field, frozen
 from korvet.concurrency.tasks import in_parallel
 from korvet.coordination.deadlines import NEVER
 from korvet.coordination.routing import Routing
-from korvet.protocol.errors import (
-    ConcurrentTransactions,
-    CoordinatorNotAvailable,
-    ErrorCode,
-    KafkaError,
-    NotCoordinator,
-)
+from korvet.protocol.errors import CoordinatorNotAvailable, ErrorCode, KafkaError, NotCoordinator
 from korvet.protocol.text import quoted
-from korvet.storage.interface import Document, DocumentConflict, Storage
+from korvet.storage.interface import DocumentConflict, Storage
 
 logger = logging.getLogger(__name__)
 
 # After a machine could not be saved, load it again after this time unless a request loads it before.
 LOOK_AGAIN_MS = 5000
-# Calls of the function of `change` while other processes save the document in between.
-ATTEMPTS = 8
 
 # A context manager that bounds a wait, as `Broker.parked` does. The argument is the maximum in seconds.
 Parked = Callable[[float], AbstractContextManager[object]]
@@ -95,24 +83,6 @@ class Machine(Protocol):
 
 
 M = TypeVar("M", bound=Machine)
-R = TypeVar("R")
-
-
-class Overtaken(Exception):  # noqa: N818  an outcome that callers plan for
-    """Another process has saved the document, and the machine has its state now. The change was not saved."""
-
-
-@frozen
-class Sharing(Generic[M]):
-    """The functions by which an owner's machines follow documents that other processes save, too.
-
-    `take_over` changes a machine that was just loaded, so that its document differs from what a previous owner has.
-    `refresh` replaces the state of a machine, also what is not saved, by a newer document. It returns False if another
-    owner has taken over.
-    """
-
-    take_over: Callable[[M], None]
-    refresh: Callable[[M, bytes], bool]
 
 
 @frozen
@@ -120,16 +90,13 @@ class Machines(Generic[M]):
     """The machines of one kind of documents. `read` raises the KafkaError that answers requests for the key.
 
     `fatal` are the errors that end a client for good. A coordinator that was replaced must not answer them from memory,
-    so the runtime looks before whether another broker has saved the machine. `settled` is called whenever the store has
-    all changes of a machine.
+    so the runtime looks before whether another broker has saved the machine.
     """
 
     kind: str
     new: Callable[[str], M]
     read: Callable[[str, bytes], M]
     fatal: tuple[type[KafkaError], ...] = ()
-    sharing: Sharing[M] | None = None
-    settled: Callable[[str, M], None] | None = None
 
 
 @define(eq=False)
@@ -154,16 +121,6 @@ class Ticket:
 
 
 @define(eq=False)
-class Line:
-    """Saves that follow each other without one of another process in between.
-
-    Saves with a number above `last` were never made: another process was faster.
-    """
-
-    last: float = math.inf
-
-
-@define(eq=False)
 class Held(Generic[M]):
     """A machine in memory, and the state of its saved document."""
 
@@ -182,7 +139,6 @@ class Held(Generic[M]):
     saved: int = 0  # saves that have succeeded
     is_saving: bool = False
     writes: int = 0  # in flight to the store, permitted by the machine
-    line: Line = field(factory=Line)
     _unsent: list[tuple[int, object, Any]] = field(factory=list)  # the save that has each answer's change
     _has_saved: trio.Event = field(factory=trio.Event)
     _quiet: trio.Event = field(factory=trio.Event)
@@ -241,12 +197,6 @@ class Held(Generic[M]):
                 notify(ticket, answer)
             else:
                 self._unsent.append(each)
-
-    def begin_line(self) -> None:
-        """Discard changes that are not saved: another process has saved the document."""
-        self.line.last = self.saved
-        self.line = Line()
-        self.saved = self.begun
 
     def give_up(self, error: type[KafkaError]) -> None:
         """Answer all waiting requests with the error."""
@@ -341,35 +291,6 @@ class Runtime(Generic[M]):
             held.lock.release()
             self._release(held)
 
-    async def change(self, key: str, function: Callable[[M], R]) -> R:
-        """Return the result of a function that may change a shared machine, once its change is saved.
-
-        The function has no checkpoint, and is called again if another process has saved the document meanwhile. Raises
-        its errors, those of `hold`, and ConcurrentTransactions after too many calls.
-        """
-        for _ in range(ATTEMPTS):
-            with suppress(Overtaken):
-                return await self._change(key, function)
-        raise ConcurrentTransactions(f"other processes save {self.machines.kind} {quoted(key)} all the time")
-
-    async def _change(self, key: str, function: Callable[[M], R]) -> R:
-        refusal: KafkaError | None = None
-        async with self.hold(key) as held:
-            try:
-                result = function(held.machine)
-            except KafkaError as error:
-                refusal = error
-            is_changed, line = held.machine.is_unsaved, held.line
-        if not is_changed:
-            await self._confirm(held)
-            if held.lost is not None:
-                raise held.lost
-            if held.line is not line:  # another request has found the newer document
-                raise Overtaken
-        if refusal is not None:
-            raise refusal
-        return result
-
     async def delete(self, held: Held[M]) -> None:
         """Delete the document of a machine that the caller holds alone, and remove the machine from memory."""
         if held.version:
@@ -408,39 +329,29 @@ class Runtime(Generic[M]):
             del self.held[held.key]
 
     async def _load(self, held: Held[M]) -> None:
-        kind, key, sharing = self.machines.kind, held.key, self.machines.sharing
+        kind, key = self.machines.kind, held.key
         document = await self.storage.load(kind, key)
-        while document is not None:
+        if document is not None:
             held.machine = self.machines.read(key, document.value)
             held.version = document.version
-            if sharing is None:
-                await self._write(held, document.value)
-                held.epoch = await self.storage.fence(kind, key)
-            else:
-                sharing.take_over(held.machine)
-                try:
-                    await self._store(held, held.machine.written())
-                except DocumentConflict as conflict:
-                    document = conflict.current
-                    continue
+            await self._write(held, document.value)
+            held.epoch = await self.storage.fence(kind, key)
             held.machine.resume(current_ms())
-            break
         held.is_loaded = True
 
     async def _confirm(self, held: Held[M]) -> None:
-        """Raise NotCoordinator, and drop the machine, if another broker has saved it since.
-
-        Raises Overtaken if that was another process which may save it.
-        """
+        """Raise NotCoordinator, and drop the machine, if another broker has saved it since."""
         kind, key = self.machines.kind, held.key
-        known, document = -1, None
+        known, found = -1, 0
         while known != held.version or held.is_saving:
             while held.is_saving:
                 await held.wait_saved()
             known = held.version
             document = await self.storage.load(kind, key)
-        if known != (0 if document is None else document.version):
-            self._overtake(held, document)
+            found = 0 if document is None else document.version
+        if found != known:
+            self.drop(held, NotCoordinator)
+            raise NotCoordinator(f"{kind} {quoted(key)} was saved by another broker")
 
     def _is_current(self, held: Held[M]) -> bool:
         """Return True if this broker has been in session since it loaded the machine."""
@@ -449,19 +360,13 @@ class Runtime(Generic[M]):
     # --- Saving -----------------------------------------------------------------------------------------
 
     async def _finish(self, held: Held[M], number: int) -> None:
-        """Wait for the save with that number, then send the answers. Drop the machine if it cannot be saved.
-
-        Raises Overtaken if another process saved the document before.
-        """
-        line = held.line
+        """Wait for the save with that number, then send the answers. Drop the machine if it cannot be saved."""
         try:
-            while held.saved < number <= line.last and held.lost is None:
+            while held.saved < number and held.lost is None:
                 if held.is_saving:
                     await held.wait_saved()
                 else:
                     await self._save(held)
-        except Overtaken:
-            raise
         except BaseException:
             self.drop(held)
             raise
@@ -469,12 +374,8 @@ class Runtime(Generic[M]):
             self.drop(held, NotCoordinator)
         if held.lost is not None:
             raise held.lost
-        if number > line.last:
-            raise Overtaken
         held.send()
         self._arm(held)
-        if self.machines.settled is not None and held.is_saved:
-            self.machines.settled(held.key, held.machine)
 
     async def _save(self, held: Held[M]) -> None:
         with held.saving():
@@ -485,32 +386,14 @@ class Runtime(Generic[M]):
             held.saved = held.begun
 
     async def _write(self, held: Held[M], document: bytes | None) -> None:
+        kind, key = self.machines.kind, held.key
         try:
-            await self._store(held, document)
-        except DocumentConflict as conflict:
-            self._overtake(held, conflict.current)
-
-    async def _store(self, held: Held[M], document: bytes | None) -> None:
-        held.version = await self.storage.save(
-            self.machines.kind, held.key, document, expected_version=held.version
-        )
-
-    def _overtake(self, held: Held[M], document: Document | None) -> None:
-        """Raise Overtaken if a process that may save the machine has saved it, with its state in the machine now.
-
-        Otherwise drop the machine, which another broker runs, and raise NotCoordinator.
-        """
-        kind, sharing = self.machines.kind, self.machines.sharing
-        if document is not None and sharing is not None and sharing.refresh(held.machine, document.value):
-            held.version = document.version
-            held.begin_line()
-            held.machine.resume(current_ms())
-            self._arm(held)
-            raise Overtaken
-        fields = {"_kind": kind, "_key": quoted(held.key), kind: held.key}
-        logger.warning("%(_kind)s %(_key)s was saved by another broker; it is loaded again", fields)
-        self.drop(held, NotCoordinator)
-        raise NotCoordinator(f"{kind} {quoted(held.key)} was coordinated by another broker") from None
+            held.version = await self.storage.save(kind, key, document, expected_version=held.version)
+        except DocumentConflict:
+            fields = {"_kind": kind, "_key": quoted(key), kind: key}
+            logger.warning("%(_kind)s %(_key)s was saved by another broker; it is loaded again", fields)
+            self.drop(held, NotCoordinator)
+            raise NotCoordinator(f"{kind} {quoted(key)} was coordinated by another broker") from None
 
     def drop(self, held: Held[M], error: type[KafkaError] = CoordinatorNotAvailable) -> None:
         """Remove a machine from memory and answer its waiting requests with the error."""
@@ -551,7 +434,7 @@ class Runtime(Generic[M]):
         try:
             async with self.hold(key):
                 pass
-        except (CoordinatorNotAvailable, NotCoordinator, Overtaken):
+        except (CoordinatorNotAvailable, NotCoordinator):
             pass
 
     # --- Time -------------------------------------------------------------------------------------------
@@ -594,8 +477,8 @@ class Runtime(Generic[M]):
         try:
             async with self.hold(key):
                 pass  # `settle` at the end of the block calls `tick`
-        except (NotCoordinator, Overtaken):
-            pass  # the coordinator handles them, or the refreshed machine does
+        except NotCoordinator:
+            pass  # the coordinator handles them
         except KafkaError as error:
             if not self.routing.is_in_session:
                 return  # it is loaded again when the session begins again

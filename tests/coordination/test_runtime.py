@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,14 +15,8 @@ from korvet.cluster.membership import Membership
 from korvet.cluster.registration import Registration
 from korvet.coordination.deadlines import NEVER
 from korvet.coordination.routing import Routing
-from korvet.coordination.runtime import ATTEMPTS, Machines, Runtime, Sharing, Ticket
-from korvet.protocol.errors import (
-    ConcurrentTransactions,
-    ErrorCode,
-    KafkaError,
-    KafkaStorageError,
-    NotCoordinator,
-)
+from korvet.coordination.runtime import Machines, Runtime, Ticket
+from korvet.protocol.errors import ErrorCode, KafkaError, KafkaStorageError, NotCoordinator
 from korvet.storage.interface import Document
 from korvet.storage.memory import MemoryStorage
 from tests.handlers.support import Shim
@@ -84,8 +78,6 @@ class World:
     saves: list[bytes | None] = field(factory=list)
     gates: list[trio.Event] = field(factory=list)  # one for each save that waits
     is_open: bool = True
-    is_shared: bool = False  # other processes save the document, too; values from 100 on are another owner's
-    settled: list[tuple[str, int]] = field(factory=list)
     error: KafkaError | None = None
     results: list[object] = field(factory=list)
 
@@ -93,18 +85,7 @@ class World:
         def read(_: str, document: bytes) -> Counter:
             return Counter(int(document))
 
-        def take_over(counter: Counter) -> None:
-            counter.value += 10
-
-        def refresh(counter: Counter, document: bytes) -> bool:
-            counter.value, counter.is_unsaved = int(document), False
-            return counter.value < 100
-
-        def settled(key: str, counter: Counter) -> None:
-            self.settled.append((key, counter.value))
-
-        sharing = Sharing(take_over, refresh) if self.is_shared else None
-        machines = Machines(KIND, lambda _: Counter(), read, sharing=sharing, settled=settled)
+        machines = Machines(KIND, lambda _: Counter(), read)
         self.runtime = Runtime(machines, Shim(self.storage, save=self.save), Routing(self.membership))
 
     async def save(self, kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
@@ -355,137 +336,3 @@ async def test_machine_is_loaded_again_after_a_failed_save(autojump_clock: MockC
         await trio.sleep(6)
 
         assert [KEY] == list(world.runtime.held)
-
-
-# --- Documents that other processes save, too -------------------------------------------------------------
-
-
-@pytest.fixture
-def shared() -> World:
-    return World(is_shared=True)
-
-
-def increment(counter: Counter) -> int:
-    counter.value += 1
-    counter.is_unsaved = True
-    return counter.value
-
-
-def look(counter: Counter) -> int:
-    return counter.value
-
-
-def refuse(counter: Counter) -> int:
-    raise KafkaError(f"{counter.value}")
-
-
-async def save_elsewhere(world: World, value: bytes) -> None:
-    document = await world.storage.load(KIND, KEY)
-    version = 0 if document is None else document.version
-    await world.storage.save(KIND, KEY, value, expected_version=version)
-
-
-async def test_change_begins_again_from_the_document_of_another_process(shared: World) -> None:
-    assert 1 == await shared.runtime.change(KEY, increment)
-    await save_elsewhere(shared, b"7")
-
-    assert 8 == await shared.runtime.change(KEY, increment)
-    assert Document(b"8", 3) == await shared.storage.load(KIND, KEY)
-
-
-async def test_result_without_a_change_is_that_of_the_stored_document(shared: World) -> None:
-    await shared.runtime.change(KEY, increment)
-    await save_elsewhere(shared, b"7")
-
-    assert 7 == await shared.runtime.change(KEY, look)
-    await save_elsewhere(shared, b"9")
-    with pytest.raises(KafkaError, match="9"):
-        await shared.runtime.change(KEY, refuse)
-
-
-async def test_all_requests_of_a_save_that_was_overtaken_begin_again(shared: World) -> None:
-    await shared.runtime.change(KEY, increment)
-    shared.is_open = False
-
-    async def change() -> None:
-        shared.results.append(await shared.runtime.change(KEY, increment))
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(3):  # the first is being saved, the others wait for the next save
-            nursery.start_soon(change)
-            await wait_all_tasks_blocked()
-        await save_elsewhere(shared, b"7")
-        while shared.gates:
-            await shared.pass_save()
-
-    assert [8, 9, 10] == sorted(shared.results)  # type: ignore[type-var]
-    document = await shared.storage.load(KIND, KEY)
-    assert document is not None
-    assert b"10" == document.value
-
-
-async def test_result_is_not_confirmed_by_the_document_that_another_request_has_found(shared: World) -> None:
-    await shared.runtime.change(KEY, increment)
-    shared.is_open = False
-
-    async def change(function: Callable[[Counter], int]) -> None:
-        shared.results.append(await shared.runtime.change(KEY, function))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(change, increment)
-        await wait_all_tasks_blocked()
-        await save_elsewhere(shared, b"7")
-        nursery.start_soon(change, look)  # sees 2, which is never stored
-        await wait_all_tasks_blocked()
-        while shared.gates:
-            await shared.pass_save()
-
-    assert 2 not in shared.results
-
-
-async def test_change_gives_up_if_other_processes_always_save_first(shared: World) -> None:
-    await shared.runtime.change(KEY, increment)
-    values = iter(range(20, 90))
-
-    async def save(kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
-        await save_elsewhere(shared, b"%d" % next(values))
-        return await shared.storage.save(kind, key, value, expected_version=expected_version)
-
-    shared.runtime.storage = Shim(shared.storage, save=save)
-    with pytest.raises(ConcurrentTransactions):
-        await shared.runtime.change(KEY, increment)
-
-    assert 20 + ATTEMPTS == next(values)
-
-
-async def test_another_owner_takes_a_shared_machine_away(shared: World) -> None:
-    await shared.runtime.change(KEY, increment)
-    await save_elsewhere(shared, b"100")
-
-    with pytest.raises(NotCoordinator):
-        await shared.runtime.change(KEY, increment)
-    assert 111 == await shared.runtime.change(KEY, increment)  # the broker takes over again
-
-
-async def test_new_owner_saves_what_it_has_loaded_in_spite_of_others(shared: World) -> None:
-    await save_elsewhere(shared, b"5")
-    shared.is_open = False
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(shared.runtime.change, KEY, look)
-        await wait_all_tasks_blocked()
-        await save_elsewhere(shared, b"6")
-        while shared.gates:
-            await shared.pass_save()
-
-    assert Document(b"16", 3) == await shared.storage.load(KIND, KEY)
-
-
-async def test_coordinator_is_notified_of_saved_changes_only(shared: World) -> None:
-    shared.is_open = False
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(shared.runtime.change, KEY, increment)
-        await wait_all_tasks_blocked()
-        assert [] == shared.settled
-        await shared.pass_save()
-
-    assert [(KEY, 1)] == shared.settled
