@@ -42,10 +42,14 @@ class Processes(Protocol):
 
 @frozen
 class Routing:
-    """See the module. `processes` is None if the broker is one process."""
+    """See the module. `processes` is None if the broker is one process.
+
+    `prefix` is part of the names by which keys are placed, so that the keys of another kind are placed independently.
+    """
 
     membership: Membership
     processes: Processes | None = None
+    prefix: str = ""
 
     # --- Brokers ----------------------------------------------------------------------------------------
 
@@ -70,17 +74,17 @@ class Routing:
 
     def check(self, key: str) -> None:
         """Raise NotCoordinator if another broker coordinates the key, CoordinatorNotAvailable outside of a session."""
-        self.membership.check_coordinates(key)
+        self.membership.check_coordinates(self.prefix + key)
 
     def coordinates(self, key: str) -> bool:
         """Return True if this broker coordinates the key, in whichever process."""
-        return self.membership.coordinates(key)
+        return self.membership.coordinates(self.prefix + key)
 
     # --- Processes --------------------------------------------------------------------------------------
 
     def is_own(self, key: str) -> bool:
         """Return True if this process runs the key, provided that its broker coordinates it."""
-        return self.processes is None or self.processes.owner(key) == self.processes.index
+        return self.processes is None or self.processes.owner(self.prefix + key) == self.processes.index
 
     def runs_here(self, key: str) -> bool:
         """Return True if this process runs the key."""
@@ -91,7 +95,7 @@ class Routing:
         processes = self.processes
         if processes is None:
             raise ValueError("the broker is one process")
-        return _result(await processes.ask(processes.owner(key), question, parked))
+        return _result(await processes.ask(processes.owner(self.prefix + key), question, parked))
 
     async def ask_others(self, question: Question) -> list[Any]:
         """Return the answers of all other processes. Raises the first error."""
