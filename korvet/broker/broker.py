@@ -67,6 +67,7 @@ from korvet.storage.interface import (
 )
 from korvet.tiered.log import Tiers
 from korvet.tiered.remote import RemoteStore
+from korvet.transactions.coordinator import TransactionCoordinator
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +104,7 @@ class Broker:
     answers: AnswerBudget = field(repr=False)
     producer_ids: ProducerIds = field(repr=False)
     groups: GroupCoordinator = field(repr=False)
+    transactions: TransactionCoordinator = field(repr=False)
     retention: RetentionWorker = field(repr=False)
     compaction: CompactionWorker = field(repr=False)
     users: Users = field(repr=False)
@@ -476,6 +478,8 @@ async def open_broker(
     log, leases = Tiers(storage, config, remote), Leases(storage)
     quotas = ClientQuotas(storage, config)
     await quotas.stored.refresh_or_report()
+    producer_ids = ProducerIds(storage, clock)
+    groups = make_groups(storage, config, clock, membership)
     broker = Broker(
         storage=storage,
         config=config,
@@ -486,8 +490,11 @@ async def open_broker(
         authorization=await open_authorization(storage, config),
         log=log,
         answers=AnswerBudget(share_of(config.queued_max_response_bytes, config.processes)),
-        producer_ids=ProducerIds(storage, clock),
-        groups=make_groups(storage, config, clock, membership),
+        producer_ids=producer_ids,
+        groups=groups,
+        transactions=TransactionCoordinator(
+            storage, config, clock, membership, producer_ids.allocate, processes=groups.processes
+        ),
         retention=RetentionWorker(storage, config, leases, log),
         compaction=CompactionWorker(storage, config, leases),
         users=Users(storage),

@@ -43,7 +43,8 @@ T = TypeVar("T")
 #: The parts of korvet that log, and the loggers of some of their parts.
 LOG_AREAS = (
     "all", "audit", "broker", "cluster", "concurrency", "coordination", "groups", "maintenance", "metrics", "security",
-    "server", "storage", "storage.embedded", "storage.redis", "storage.redis.client", "tiered", "web", "workers",
+    "server", "storage", "storage.embedded", "storage.redis", "storage.redis.client", "tiered", "transactions", "web",
+    "workers",
 )  # fmt: skip
 LOG_LEVEL = text(
     f"AREA=LEVEL; areas: {', '.join(LOG_AREAS)}; levels: DEBUG, INFO, WARNING, ERROR",
@@ -328,6 +329,15 @@ class Config:
     # Producers and groups
     producer_id_expiration_ms: int = _ms(
         86_400_000, "time after which the state of an inactive idempotent producer is removed", at_least=1
+    )
+    transaction_max_timeout_ms: int = _ms(
+        900_000, "maximum transaction timeout that a producer may ask for", at_least=1
+    )
+    transactional_id_expiration_ms: int = _ms(
+        604_800_000, "time after which a transactional id without an open transaction is removed", at_least=1
+    )
+    add_partitions_to_txn_retry_backoff_max_ms: int = _ms(
+        100, "time for which a Produce waits for the end of its producer's previous transaction"
     )
     group_initial_rebalance_delay_ms: int = _setting(
         integer(at_least=0),

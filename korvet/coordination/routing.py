@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import trio
 from attrs import define, field, frozen
@@ -42,10 +42,14 @@ class Processes(Protocol):
 
 @frozen
 class Routing:
-    """See the module. `processes` is None if the broker is one process."""
+    """See the module. `processes` is None if the broker is one process.
+
+    `prefix` is part of the names by which keys are placed, so that the keys of another kind are placed independently.
+    """
 
     membership: Membership
     processes: Processes | None = None
+    prefix: str = ""
 
     # --- Brokers ----------------------------------------------------------------------------------------
 
@@ -70,17 +74,17 @@ class Routing:
 
     def check(self, key: str) -> None:
         """Raise NotCoordinator if another broker coordinates the key, CoordinatorNotAvailable outside of a session."""
-        self.membership.check_coordinates(key)
+        self.membership.check_coordinates(self.prefix + key)
 
     def coordinates(self, key: str) -> bool:
         """Return True if this broker coordinates the key, in whichever process."""
-        return self.membership.coordinates(key)
+        return self.membership.coordinates(self.prefix + key)
 
     # --- Processes --------------------------------------------------------------------------------------
 
     def is_own(self, key: str) -> bool:
         """Return True if this process runs the key, provided that its broker coordinates it."""
-        return self.processes is None or self.processes.owner(key) == self.processes.index
+        return self.processes is None or self.processes.owner(self.prefix + key) == self.processes.index
 
     def runs_here(self, key: str) -> bool:
         """Return True if this process runs the key."""
@@ -91,7 +95,7 @@ class Routing:
         processes = self.processes
         if processes is None:
             raise ValueError("the broker is one process")
-        return _result(await processes.ask(processes.owner(key), question, parked))
+        return _result(await processes.ask(processes.owner(self.prefix + key), question, parked))
 
     async def ask_others(self, question: Question) -> list[Any]:
         """Return the answers of all other processes. Raises the first error."""
@@ -131,9 +135,8 @@ class Coordinator(Protocol):
 
 
 C = TypeVar("C", bound=Coordinator)
-P = ParamSpec("P")
 R = TypeVar("R")
-Method = Callable[Concatenate[C, str, P], Coroutine[Any, Any, R]]
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 
 def unchanged(_: Coordinator, value: Any) -> Any:
@@ -185,22 +188,22 @@ class Verbs:
         waits: bool = False,
         pack: Callable[[Any, Any], Any] = unchanged,
         unpack: Callable[[Any, Any], Any] = unchanged,
-    ) -> Callable[[Method[C, P, R]], Method[C, P, R]]:
+    ) -> Callable[[F], F]:
         """Decorate a method whose first argument is a key: add it to the table, and pass on calls for others' keys."""
 
-        def decorate(method: Method[C, P, R]) -> Method[C, P, R]:
+        def decorate(method: F) -> F:
             verb = self._add(method, waits=waits, pack=pack, unpack=unpack)
 
             @wraps(method)
             def routed(
-                coordinator: C, key: str, /, *arguments: P.args, **named: P.kwargs
-            ) -> Coroutine[Any, Any, R]:
+                coordinator: Coordinator, key: str, /, *arguments: Any, **named: Any
+            ) -> Coroutine[Any, Any, Any]:
                 # Most brokers are one process, whose heartbeats are not worth another call.
                 if coordinator.routing.processes is None or coordinator.routing.is_own(key):
                     return method(coordinator, key, *arguments, **named)
                 return verb.pass_on(coordinator, key, arguments, named)
 
-            return routed
+            return cast("F", routed)
 
         return decorate
 

@@ -216,11 +216,14 @@ class ClassicGroup:
     ) -> None:
         """Raise the error that forbids to stage offsets in a transaction, if there is one (KIP-447).
 
-        A producer without a consumer's member id may always do so, and a rebalance does not forbid it.
+        A producer without a consumer's member id may always do so, and a rebalance does not forbid it. As in a plain
+        commit, nothing is checked without a generation while the group is empty.
         """
-        if generation_id >= 0 or member_id or group_instance_id is not None:
-            member = self._check(member_id, group_instance_id, generation_id)
-            self._extend_session(member, now_ms)
+        is_member = generation_id >= 0 or member_id != "" or group_instance_id is not None
+        if not is_member or (self.state is State.EMPTY and generation_id < 0):
+            return
+        member = self._check(member_id, group_instance_id, generation_id)
+        self._extend_session(member, now_ms)
 
     def is_subscribed(self, topic: str) -> bool:
         """Return True if members subscribe to the topic, or may do so because their subscriptions are unknown."""

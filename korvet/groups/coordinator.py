@@ -48,7 +48,7 @@ from korvet.protocol.errors import (
     UnknownMemberId,
 )
 from korvet.protocol.text import LONGEST_ID_BYTES, is_longer, quoted
-from korvet.storage.interface import GROUP, OffsetAndMetadata, Storage, TopicPartition
+from korvet.storage.interface import GROUP, OffsetAndMetadata, ProducerTransaction, Storage, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -237,22 +237,21 @@ class GroupCoordinator:
                 generation_id=max(generation_id, NO_GENERATION),
                 coordinator_epoch=held.epoch,
             )
-        return self._looked_at(held, outcomes)
+        self._drop_if_replaced(held, outcomes)
+        return outcomes
 
     @VERBS.add()
     async def stage(
         self,
         group_id: str,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        transaction: ProducerTransaction,
         *,
-        producer_id: int,
-        producer_epoch: int,
-        number: int,
         member_id: str = "",
         group_instance_id: str | None = None,
         generation_id: int = NO_GENERATION,
     ) -> Outcomes:
-        """Stage offsets that the producer's transaction of that number commits. `Storage.settle` does so.
+        """Stage offsets that the producer's transaction commits. `Storage.settle` does so.
 
         Raises IllegalGeneration if the request has a generation but the group does not exist, and the errors of
         `ClassicGroup.check_staging`.
@@ -266,19 +265,17 @@ class GroupCoordinator:
             outcomes = await self.storage.stage(
                 group_id,
                 offsets,
-                producer_id=producer_id,
-                producer_epoch=producer_epoch,
-                number=number,
+                transaction,
                 generation_id=max(generation_id, NO_GENERATION),
                 coordinator_epoch=held.epoch,
             )
-        return self._looked_at(held, outcomes)
+        self._drop_if_replaced(held, outcomes)
+        return outcomes
 
-    def _looked_at(self, held: HeldGroup, outcomes: Outcomes) -> Outcomes:
-        """Drop the group if the store has refused this broker as its coordinator. Return the outcomes."""
+    def _drop_if_replaced(self, held: HeldGroup, outcomes: Outcomes) -> None:
+        """Drop the group if the store has refused this broker as its coordinator."""
         if any(isinstance(outcome, NotCoordinator) for outcome in outcomes.values()):
             self.runtime.drop(held)
-        return outcomes
 
     async def _permitted(
         self,

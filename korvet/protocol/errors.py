@@ -194,7 +194,7 @@ class KafkaError(Exception):
 
     def __init_subclass__(cls) -> None:
         if code := vars(cls).get("error_code"):
-            cls.message = code.message
+            cls.message = vars(cls).get("message", code.message)
             cls.retriable = vars(cls).get("retriable", code.retriable)
 
     def __init__(self, message: str | None = None) -> None:

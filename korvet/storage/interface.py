@@ -47,6 +47,7 @@ from korvet.storage.values import (
     OffsetAndMetadata,
     OffsetAndTimestamp,
     OffsetMapping,
+    ProducerTransaction,
     ReadRequest,
     ReadResult,
     StorageDefaults,
@@ -81,6 +82,7 @@ __all__ = [
     "OffsetAndTimestamp",
     "OffsetMapping",
     "PendingAppend",
+    "ProducerTransaction",
     "ReadRequest",
     "ReadResult",
     "Storage",
@@ -398,14 +400,12 @@ class GroupOffsets(ABC):
         self,
         group_id: str,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],  # noqa: ARG002  stores that serve transactions use them
+        transaction: ProducerTransaction,  # noqa: ARG002
         *,
-        producer_id: int,  # noqa: ARG002
-        producer_epoch: int,  # noqa: ARG002
-        number: int,  # noqa: ARG002
         generation_id: int = -1,  # noqa: ARG002
         coordinator_epoch: int = -1,  # noqa: ARG002
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Store offsets that `settle` commits with the producer's transaction of that number; fenced as `ack` is.
+        """Store offsets that `settle` commits with the producer's transaction; fenced as `ack` is.
 
         Idempotent: staging a partition again replaces its offset. UnsupportedVersion without `serves_transactions`.
         """

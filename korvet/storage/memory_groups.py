@@ -20,15 +20,12 @@ from korvet.protocol.errors import (
     NotCoordinator,
     UnknownTopicOrPartition,
 )
-from korvet.storage.interface import OffsetAndMetadata, TopicPartition, TransactionResult
+from korvet.storage.interface import OffsetAndMetadata, ProducerTransaction, TopicPartition, TransactionResult
 from korvet.storage.memory_log import MemoryBudget
+from korvet.storage.transaction_state import ENDED_KEPT, ENDED_KEPT_MS
 
 # Bytes that a committed offset occupies besides its metadata.
 OFFSET_COST = 600
-# The time for which an ended transaction is remembered, and the number of them in a group. Offsets that arrive later
-# for one of them are refused.
-ENDED_KEPT_MS = 600_000
-ENDED_KEPT = 500
 
 T = TypeVar("T", OffsetAndMetadata, OffsetAndMetadata | None)
 
@@ -59,8 +56,9 @@ class Offsets:
         if 0 <= generation_id < self.generation_id:
             raise IllegalGeneration
 
-    def check_transaction(self, producer_id: int, producer_epoch: int, number: int) -> None:
-        """Raise unless the producer may stage offsets in its transaction of that number."""
+    def check_transaction(self, transaction: ProducerTransaction) -> None:
+        """Raise unless the producer may stage offsets in that transaction."""
+        producer_id, number = transaction.producer_id, transaction.number
         staged = self.staged.get(producer_id)
         latest = staged.number if staged is not None else 0
         if max(self.ended.get(producer_id, (0, 0))[0] + 1, latest) > number:
@@ -71,7 +69,7 @@ class Offsets:
             raise ConcurrentTransactions(
                 f"transaction {staged.number} of producer {producer_id} has not ended"
             )
-        if staged.producer_epoch > producer_epoch:
+        if staged.producer_epoch > transaction.producer_epoch:
             raise InvalidProducerEpoch
 
     def remember_end(self, producer_id: int, number: int, now_ms: int) -> None:
@@ -138,10 +136,8 @@ class MemoryGroups:
         self,
         group_id: str,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        transaction: ProducerTransaction,
         *,
-        producer_id: int,
-        producer_epoch: int,
-        number: int,
         generation_id: int,
         coordinator_epoch: int,
     ) -> dict[TopicPartition, KafkaError | None]:
@@ -149,14 +145,15 @@ class MemoryGroups:
         group = self._groups.get(group_id, Offsets())
         try:
             group.check(generation_id, coordinator_epoch)
-            group.check_transaction(producer_id, producer_epoch, number)
+            group.check_transaction(transaction)
         except KafkaError as error:
             return dict.fromkeys(offsets, error)
         group.generation_id = max(group.generation_id, generation_id)
-        staged = group.staged.get(producer_id, Staged(number, producer_epoch))
-        results = {tp: self._stage(staged, tp, offset) for tp, offset in offsets.items()}
+        new = Staged(transaction.number, transaction.producer_epoch)
+        staged = group.staged.get(transaction.producer_id, new)
+        results = {tp: self._store(staged.offsets, tp, offset) for tp, offset in offsets.items()}
         if staged.offsets:
-            group.staged[producer_id] = staged
+            group.staged[transaction.producer_id] = staged
             self._groups[group_id] = group
         return results
 
@@ -195,27 +192,26 @@ class MemoryGroups:
             self._drop(group, [tp for tp in (*group.committed, *staged) if tp.topic == topic])
 
     def _commit(self, group: Offsets, tp: TopicPartition, offset: OffsetAndMetadata) -> KafkaError | None:
-        if not self.is_there(tp):
-            return UnknownTopicOrPartition()
-        try:
-            self.budget.take(cost_of(offset))
-        except KafkaError as error:
+        error = self._store(group.committed, tp, offset)
+        if error is not None:
             return error
-        self._replace(group.committed, tp, evolve(offset, commit_timestamp_ms=self.clock()))
         for staged in group.staged.values():  # this commit is the later one (KAFKA-5247)
             if (superseded := staged.offsets.get(tp)) is not None:
                 self.budget.give_back(cost_of(superseded) - cost_of(None))
                 staged.offsets[tp] = None
         return None
 
-    def _stage(self, staged: Staged, tp: TopicPartition, offset: OffsetAndMetadata) -> KafkaError | None:
+    def _store(
+        self, offsets: MutableMapping[TopicPartition, T], tp: TopicPartition, offset: OffsetAndMetadata
+    ) -> KafkaError | None:
+        """Store an offset that a client has sent, with the present time; return the error if it cannot be stored."""
         if not self.is_there(tp):
             return UnknownTopicOrPartition()
         try:
             self.budget.take(cost_of(offset))
         except KafkaError as error:
             return error
-        self._replace(staged.offsets, tp, evolve(offset, commit_timestamp_ms=self.clock()))
+        self._replace(offsets, tp, evolve(offset, commit_timestamp_ms=self.clock()))
         return None
 
     def _settle(self, group: Offsets, staged: Staged, *, is_committed: bool) -> None:

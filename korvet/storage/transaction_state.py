@@ -44,6 +44,10 @@ from korvet.protocol.errors import (
 from korvet.storage.interface import TransactionBehind, TransactionEnded
 from korvet.storage.values import AbortedTransaction, Marker, TransactionNumber, TransactionResult
 
+# The time for which a group remembers that a transaction has ended, and the number of transactions that it remembers.
+# Offsets that arrive later for one of them are refused.
+ENDED_KEPT_MS = 600_000
+ENDED_KEPT = 500
 # Approximate bytes of a transaction and of an aborted one, for backends that count their memory.
 TRANSACTION_COST = 300
 ABORTED_COST = 150

@@ -65,6 +65,15 @@ class TransactionNumber:
 
 
 @frozen
+class ProducerTransaction:
+    """A transaction, named by its producer and its number (see `TransactionNumber`)."""
+
+    producer_id: int
+    producer_epoch: int
+    number: int
+
+
+@frozen
 class Marker:
     """The end of a producer's transaction in a partition, which storage writes as a control batch.
 

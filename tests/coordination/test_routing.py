@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 import trio
-from attrs import define
+from attrs import define, evolve
 
 from korvet.cluster.membership import Membership
 from korvet.cluster.registration import Registration
@@ -135,3 +135,12 @@ async def test_every_other_process_is_asked(here: tuple[Pair, First, Second]) ->
 async def test_unknown_verb_is_refused(here: tuple[Pair, First, Second]) -> None:
     with pytest.raises(ValueError, match="unknown verb 'one.close'"):
         await answer([here[1]], Question("one.close"), trio.move_on_after)
+
+
+async def test_keys_are_placed_by_their_names_with_the_prefix(here: tuple[Pair, First, Second]) -> None:
+    processes, first, _ = here
+    first.routing = evolve(first.routing, prefix="far:")
+
+    assert 6 == await first.ask("near", 2, factor=3)
+    assert ["near"] == [question.arguments[0] for question in processes.asked]
+    assert not first.routing.runs_here("near")

@@ -35,7 +35,7 @@ from korvet.protocol.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
-from korvet.storage.interface import OffsetAndMetadata, TopicPartition, TransactionResult
+from korvet.storage.interface import OffsetAndMetadata, ProducerTransaction, TopicPartition, TransactionResult
 from korvet.storage.memory import MemoryStorage
 from tests.groups.conversation import RANGE, subscription
 from tests.handlers.support import Shim
@@ -579,7 +579,7 @@ async def test_commit_after_the_join_timeout_does_not_wait_for_itself(
 
 # --- Staged offsets --------------------------------------------------------------------------------------
 
-TRANSACTION = {"producer_id": 7, "producer_epoch": 0, "number": 1}
+TRANSACTION = ProducerTransaction(7, 0, 1)
 
 
 async def test_members_of_the_current_generation_stage_offsets_also_while_it_begins(
@@ -591,7 +591,7 @@ async def test_members_of_the_current_generation_stage_offsets_also_while_it_beg
     await a.join()  # it waits for assignments now
 
     async def stage(**member: Any) -> KafkaError | None:
-        return (await broker.stage("g", {T0: COMMITTED}, **TRANSACTION, **member))[T0]
+        return (await broker.stage("g", {T0: COMMITTED}, TRANSACTION, **member))[T0]
 
     assert await stage(member_id=a.member_id, generation_id=a.generation_id) is None
     assert await stage() is None  # a producer without a consumer's member id
@@ -607,9 +607,12 @@ async def test_members_of_the_current_generation_stage_offsets_also_while_it_beg
 async def test_staging_creates_a_group_without_members(autojump_clock: MockClock, world: World) -> None:
     broker = world.coordinator()
     with pytest.raises(IllegalGeneration):
-        await broker.stage("g", {T0: COMMITTED}, **TRANSACTION, member_id="m", generation_id=1)
+        await broker.stage("g", {T0: COMMITTED}, TRANSACTION, member_id="m", generation_id=1)
     assert [] == await broker.groups()
-    await broker.stage("g", {T0: COMMITTED}, **TRANSACTION)
+    for member_id in ("", "m"):  # as Apache Kafka 4.4.0 answers to both
+        assert {T0: None} == await broker.stage("g", {T0: COMMITTED}, TRANSACTION, member_id=member_id)
+    with pytest.raises(UnknownMemberId):
+        await broker.stage("g", {T0: COMMITTED}, TRANSACTION, member_id="m", generation_id=1)
 
     assert ["g"] == [group.group_id for group in await world.coordinator().groups()]
 
@@ -617,7 +620,7 @@ async def test_staging_creates_a_group_without_members(autojump_clock: MockClock
 async def test_group_with_staged_offsets_does_not_expire(autojump_clock: MockClock, world: World) -> None:
     async with world.broker() as broker:
         await broker.commit("g", {T0: COMMITTED, T1: COMMITTED})
-        await broker.stage("g", {T0: COMMITTED}, **TRANSACTION)
+        await broker.stage("g", {T0: COMMITTED}, TRANSACTION)
         await sleep_days(8)
         kept = set(await world.storage.committed("g"))
         await world.storage.settle("g", producer_id=7, number=1, result=TransactionResult.ABORT)
@@ -633,7 +636,7 @@ async def test_storage_fences_staging_of_a_coordinator_that_lost_the_group(
     lost = world.coordinator()
     await lost.commit("g", {T0: COMMITTED})
     await world.coordinator().commit("g", {T0: COMMITTED})
-    outcomes = await lost.stage("g", {T0: OffsetAndMetadata(9)}, **TRANSACTION)
+    outcomes = await lost.stage("g", {T0: OffsetAndMetadata(9)}, TRANSACTION)
 
     assert isinstance(outcomes[T0], NotCoordinator)
     assert not await world.storage.unstable("g")

@@ -11,7 +11,7 @@ from korvet.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from korvet.storage.interface import OffsetAndMetadata, TopicPartition, TransactionResult
+from korvet.storage.interface import OffsetAndMetadata, ProducerTransaction, TopicPartition, TransactionResult
 from tests.handlers.support import T0, Shim, ask, away, create, install
 
 T1 = TopicPartition("t", 1)
@@ -108,8 +108,8 @@ async def test_duplicate_partitions_are_answered_each_time(committed: Broker, ve
 
 @pytest.mark.parametrize("version", [7, 8, 9])
 async def test_offset_that_a_transaction_may_replace_is_unstable(committed: Broker, version: int) -> None:
-    await committed.groups.stage("g", {T0: OffsetAndMetadata(6)}, producer_id=7, producer_epoch=0, number=1)
-    await committed.groups.stage("h", {T1: OffsetAndMetadata(6)}, producer_id=7, producer_epoch=0, number=1)
+    await committed.groups.stage("g", {T0: OffsetAndMetadata(6)}, ProducerTransaction(7, 0, 1))
+    await committed.groups.stage("h", {T1: OffsetAndMetadata(6)}, ProducerTransaction(7, 0, 1))
 
     async def answered(topics: dict[str, list[int]] | None) -> list[tuple[int, int, int]]:
         response = await fetch(committed, topics, version=version)

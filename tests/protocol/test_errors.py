@@ -141,6 +141,15 @@ def test_subclass_of_an_error_has_its_message_and_may_differ_in_retriable() -> N
     assert (True, False) == (LostError.retriable, RefusedError.retriable)
 
 
+def test_subclass_with_a_code_keeps_a_message_of_its_own() -> None:
+    class BusyError(KafkaError):
+        error_code = ErrorCode.NETWORK_EXCEPTION
+        message = "The broker is busy."
+
+    assert "The broker is busy." == str(BusyError())
+    assert BusyError.retriable
+
+
 def test_error_is_caught_as_a_kafka_error_with_its_code() -> None:
     with pytest.raises(KafkaError) as caught:
         raise UnknownTopicOrPartition

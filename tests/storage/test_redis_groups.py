@@ -10,7 +10,7 @@ import trio
 from attrs import define
 
 from korvet.concurrency.background import background_nursery
-from korvet.protocol.errors import IllegalGeneration, UnknownTopicOrPartition
+from korvet.protocol.errors import IllegalGeneration, KafkaStorageError, UnknownTopicOrPartition
 from korvet.protocol.record_batch import build_batch
 from korvet.storage.interface import OffsetAndMetadata, StorageDefaults, Topic, TopicPartition
 from korvet.storage.redis.catalogue import Catalogue
@@ -22,6 +22,7 @@ from korvet.storage.redis.groups import Groups
 from korvet.storage.redis.keys import Keyspace
 from korvet.storage.redis.leader_epochs import LeaderEpochs
 from korvet.storage.redis.partitions import Partitions
+from korvet.storage.redis.staged_offsets import StagedOffsets
 from tests.servers import RedisServer
 
 TP = TopicPartition("orders", 0)
@@ -134,6 +135,24 @@ async def test_stored_offset_is_human_readable(store: Store) -> None:
     assert (offset, epoch, topic_id, metadata) == (b"44", b"0", str(topic.topic_id).encode(), b"note")
     assert int(committed_ms) > 1_600_000_000_000
     assert [b"billing"] == await store.redis.execute(b"SMEMBERS", b"korvet:$groups")
+
+
+@pytest.mark.parametrize("damaged", [b"junk", b"[]", b'{"offsets": 7}', b'{"offsets": {"orders": ""}}', None])
+async def test_damaged_staged_offsets_do_not_prevent_commits(store: Store, damaged: bytes | None) -> None:
+    await store.create()
+    await store.redis.execute(b"HSET", GROUP, b"open", b"7")
+    if damaged is not None:
+        await store.redis.execute(b"HSET", GROUP, b"staged:7", damaged)
+    await store.commit(44)
+    await store.groups.forget("billing", [TopicPartition("orders", 1)])
+
+    assert 44 == (await store.groups.committed("billing", [TP]))[TP].offset
+    staged = StagedOffsets(store.groups)
+    if damaged is None:
+        assert not await staged.unstable("billing")
+    else:
+        with pytest.raises(KafkaStorageError, match=r"^staged offsets of group 'billing' are damaged"):
+            await staged.unstable("billing")
 
 
 async def test_all_committed_offsets_include_all_topics(store: Store) -> None:

@@ -35,7 +35,7 @@ from korvet.protocol.errors import (
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
-from korvet.storage.interface import OffsetAndMetadata, TopicPartition, TransactionResult
+from korvet.storage.interface import OffsetAndMetadata, ProducerTransaction, TopicPartition, TransactionResult
 from korvet.storage.memory import MemoryStorage
 from korvet.workers.groups import LinkedProcesses, owner_of
 from tests.groups.conversation import RANGE
@@ -187,7 +187,7 @@ async def test_offsets_are_staged_by_the_owning_process(storage: MemoryStorage) 
     async with family(storage) as processes:
         for number, groups in enumerate(processes.groups, 1):
             outcomes = await groups.stage(
-                GROUP, {T0: OffsetAndMetadata(number)}, producer_id=7, producer_epoch=0, number=1
+                GROUP, {T0: OffsetAndMetadata(number)}, ProducerTransaction(7, 0, 1)
             )
             assert {T0: None} == outcomes
             assert {T0} == set(await groups.unstable(GROUP, None))

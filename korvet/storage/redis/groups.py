@@ -40,12 +40,12 @@ from korvet.storage.redis.entries import last_offset_delta, whole_batch
 from korvet.storage.redis.keys import STATE_EARLIEST, STATE_START, STATE_TOPIC, Keyspace
 from korvet.storage.redis.partition import Partition
 from korvet.storage.redis.partitions import Partitions
-from korvet.storage.redis.scripts import partition_script, source
+from korvet.storage.redis.scripts import joined, partition_script
 
-COMMIT = Script(source("commit"))
+COMMIT = joined("staged", "commit")
 FOLLOW = partition_script("follow")
-DROP_OFFSETS = Script(source("drop_offsets"))
-FORGET_OFFSETS = Script(source("forget_offsets"))
+DROP_OFFSETS = joined("staged", "drop_offsets")
+FORGET_OFFSETS = joined("staged", "forget_offsets")
 
 SCRIPTS = (COMMIT, FOLLOW, DROP_OFFSETS, FORGET_OFFSETS)
 

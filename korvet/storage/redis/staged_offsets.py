@@ -25,14 +25,16 @@ from korvet.protocol.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,
     KafkaError,
+    KafkaStorageError,
     UnknownTopicOrPartition,
 )
-from korvet.storage.interface import OffsetAndMetadata, TopicPartition, TransactionResult
-from korvet.storage.memory_groups import ENDED_KEPT, ENDED_KEPT_MS
+from korvet.protocol.text import quoted
+from korvet.storage.interface import OffsetAndMetadata, ProducerTransaction, TopicPartition, TransactionResult
 from korvet.storage.redis.client.connection import Script
 from korvet.storage.redis.groups import Groups, arguments_of, name_of, parse_position
 from korvet.storage.redis.partition import Partition
 from korvet.storage.redis.scripts import source
+from korvet.storage.transaction_state import ENDED_KEPT, ENDED_KEPT_MS
 
 STAGE = Script(source("stage_offsets"))
 SETTLE = Script(source("settle_offsets"))
@@ -50,10 +52,8 @@ class StagedOffsets:
         self,
         group_id: str,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        transaction: ProducerTransaction,
         *,
-        producer_id: int,
-        producer_epoch: int,
-        number: int,
         generation_id: int = -1,
         coordinator_epoch: int = -1,
     ) -> dict[TopicPartition, KafkaError | None]:
@@ -61,7 +61,8 @@ class StagedOffsets:
         found, results = await self.groups.find_each(offsets)
         if not found:
             return results
-        fences = (generation_id, coordinator_epoch, producer_id, producer_epoch, number)
+        producer_id, number = transaction.producer_id, transaction.number
+        fences = (generation_id, coordinator_epoch, producer_id, transaction.producer_epoch, number)
         arguments = (*fences, *arguments_of(found, name_of))
         try:
             status, *details = await self.groups.run_fenced(group_id, STAGE, arguments, generation_id)
@@ -104,8 +105,14 @@ class StagedOffsets:
             return ()
         fields = [b"staged:%b" % producer for producer in producers.split()]
         values = cast(Sequence[bytes | None], await redis.execute(b"HMGET", key, *fields, repeatable=True))
-        names = {name for value in values if value is not None for name in json.loads(value)["offsets"]}
-        found = {tp_of(name) for name in names}
+        try:
+            found = {
+                tp_of(name) for value in values if value is not None for name in json.loads(value)["offsets"]
+            }
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise KafkaStorageError(
+                f"staged offsets of group {quoted(group_id)} are damaged: {error!r:.100}"
+            ) from None
         return found if tps is None else found.intersection(tps)
 
     async def _parsed(self, reply: Sequence[bytes]) -> dict[Partition, OffsetAndMetadata]:

@@ -14,6 +14,7 @@ from korvet.protocol.errors import (
 from korvet.storage.interface import (
     GROUP,
     OffsetAndMetadata,
+    ProducerTransaction,
     Storage,
     Topic,
     TopicPartition,
@@ -41,9 +42,7 @@ async def stage(
     results = await storage.stage(
         "billing",
         {tp: OffsetAndMetadata(offset, metadata="staged")},
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        number=number,
+        ProducerTransaction(producer_id, producer_epoch, number),
         generation_id=generation_id,
         coordinator_epoch=coordinator_epoch,
     )
@@ -100,7 +99,7 @@ class StagedOffsetContract(Contract):
             OffsetAndMetadata(5, metadata="x" * 4096),
         ]
         for number, offset in enumerate(offsets, 1):
-            await storage.stage("billing", {tp: offset}, producer_id=ALICE, producer_epoch=0, number=number)
+            await storage.stage("billing", {tp: offset}, ProducerTransaction(ALICE, 0, number))
             await settle(storage, COMMIT, number=number)
 
             assert {tp: offset} == await storage.committed("billing", [tp])
@@ -156,9 +155,7 @@ class StagedOffsetContract(Contract):
         results = await storage.stage(
             "billing",
             dict.fromkeys((nowhere, tp), OffsetAndMetadata(1)),
-            producer_id=ALICE,
-            producer_epoch=0,
-            number=1,
+            ProducerTransaction(ALICE, 0, 1),
         )
         await settle(storage, COMMIT)
 

@@ -188,6 +188,7 @@ class SimulatedBroker:
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(again, broker.groups.run)
+                nursery.start_soon(again, broker.transactions.run)
                 nursery.start_soon(self._compete, leases)
                 nursery.start_soon(self._watch, membership)
                 self._shared = Shared(broker, APIS, RequestMemory(ByteBudget(REQUEST_BYTES)))

@@ -1,4 +1,4 @@
-"""The Lua scripts, which are files beside this module; partition scripts begin with a shared part."""
+"""The Lua scripts, which are files beside this module; some begin with a shared part."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ def source(name: str) -> bytes:
     return (FOLDER / f"{name}.lua").read_bytes()
 
 
+def joined(*names: str) -> Script:
+    """Return the script that the files are together."""
+    return Script(b"\n".join(map(source, names)))
+
+
 def partition_script(*names: str) -> Script:
-    return Script(b"\n".join(map(source, ("partition", *names))))
+    return joined("partition", *names)
 
 
 APPEND = partition_script("append")

@@ -21,12 +21,14 @@ local now = string.format(' %.0f ', clock[1] * 1000 + math.floor(clock[2] / 1000
 for i = 3, #ARGV, 3 do
   redis.call('HSET', group, ARGV[i], ARGV[i + 1] .. now .. ARGV[i + 2])
 end
-for producer in string.gmatch(open or '', '%d+') do
-  local staged = cjson.decode(redis.call('HGET', group, 'staged:' .. producer))
+change_staged(group, open, function(offsets)
+  local is_changed = false
   for i = 3, #ARGV, 3 do
     local name = string.sub(ARGV[i], #'offset:' + 1)
-    if staged.offsets[name] then staged.offsets[name] = '' end
+    if offsets[name] then
+      offsets[name], is_changed = '', true
+    end
   end
-  redis.call('HSET', group, 'staged:' .. producer, cjson.encode(staged))
-end
+  return is_changed
+end)
 return {'ok'}

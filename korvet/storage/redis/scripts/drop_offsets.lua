@@ -24,10 +24,12 @@ else
   end
 end
 
-for producer in string.gmatch(redis.call('HGET', KEYS[1], 'open') or '', '%d+') do
-  local staged = cjson.decode(redis.call('HGET', KEYS[1], 'staged:' .. producer))
-  for name, stored in pairs(staged.offsets) do
-    if is_of_topic(stored) then staged.offsets[name] = nil end
+change_staged(KEYS[1], redis.call('HGET', KEYS[1], 'open'), function(offsets)
+  local is_changed = false
+  for name, stored in pairs(offsets) do
+    if is_of_topic(stored) then
+      offsets[name], is_changed = nil, true
+    end
   end
-  redis.call('HSET', KEYS[1], 'staged:' .. producer, cjson.encode(staged))
-end
+  return is_changed
+end)

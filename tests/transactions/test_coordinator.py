@@ -1,0 +1,170 @@
+"""Transactions through the coordinator and the storage in memory, without handlers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from trio.testing import MockClock
+
+from korvet.protocol.errors import (
+    ConcurrentTransactions,
+    InvalidProducerIdMapping,
+    InvalidTransactionTimeout,
+    InvalidTxnState,
+    NotCoordinator,
+    ProducerFenced,
+    TransactionAbortable,
+    TransactionalIdNotFound,
+)
+from korvet.storage.interface import TopicPartition
+from korvet.transactions.document import State
+from tests.transactions.support import ID, Producer, World, running
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+INPUT = TopicPartition("input", 0)
+
+
+@pytest.fixture
+async def world(autojump_clock: MockClock) -> AsyncIterator[World]:
+    """One broker."""
+    world = World()
+    for topic in ("t", "u", "input"):
+        await world.create_topic(topic)
+    async with running(world.add_broker()):
+        yield world
+
+
+@pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
+async def producer(world: World, request: pytest.FixtureRequest) -> Producer:
+    broker = world.brokers[0]
+    producer = Producer(world, broker, broker, request.param)
+    await producer.begin()
+    return producer
+
+
+async def test_records_and_offsets_of_a_committed_transaction_become_readable(
+    world: World, producer: Producer
+) -> None:
+    await producer.send(T0, b"a")
+    await producer.send(U0, b"b")
+    await producer.stage({INPUT: 7})
+    assert ([], -1) == (await world.committed(T0), await world.offset(INPUT))
+
+    await producer.end()
+    state = await world.until(State.COMPLETE_COMMIT)
+
+    assert ([b"a"], [b"b"]) == (await world.committed(T0), await world.committed(U0))
+    assert 7 == await world.offset(INPUT)
+    assert (frozenset(), frozenset()) == (state.partitions, state.groups)
+
+
+async def test_records_and_offsets_of_an_aborted_transaction_are_dropped(
+    world: World, producer: Producer
+) -> None:
+    await producer.send(T0, b"a")
+    await producer.stage({INPUT: 7})
+    await producer.end(is_commit=False)
+    await world.until(State.COMPLETE_ABORT)
+    await producer.send(T0, b"b")
+    await producer.end()
+    await world.until(State.COMPLETE_COMMIT)
+
+    assert ([b"b"], -1) == (await world.committed(T0), await world.offset(INPUT))
+
+
+async def test_transactions_follow_each_other(world: World, producer: Producer) -> None:
+    for number in range(10):
+        await producer.send(T0, b"%d" % number)
+        await producer.send(T1 if number % 2 else U0, b"%d" % number)
+        await producer.end(is_commit=number % 3 != 0)
+    await world.until(State.COMPLETE_ABORT)
+
+    kept = [number for number in range(10) if number % 3]
+    assert [b"%d" % number for number in kept] == await world.committed(T0)
+    assert [b"%d" % number for number in kept if number % 2] == await world.committed(T1)
+    assert [b"%d" % number for number in kept if not number % 2] == await world.committed(U0)
+
+
+async def test_end_is_answered_before_markers_are_written(world: World, producer: Producer) -> None:
+    await producer.send(T0, b"a")
+    await producer.end()
+
+    assert State.PREPARE_COMMIT is (await world.state()).state
+    assert [] == await world.committed(T0)
+
+
+async def test_next_producer_aborts_the_open_transaction_and_fences_the_previous(
+    world: World, producer: Producer
+) -> None:
+    await producer.send(T0, b"a")
+    with pytest.raises(ConcurrentTransactions):
+        await producer.coordinator.initialize(ID, timeout_ms=1000, expected=None)
+    after = Producer(world, producer.coordinator, producer.leader, producer.version)
+    await after.begin()
+
+    assert [] == await world.committed(T0)
+    for request in (producer.add(T0), producer.end()):
+        with pytest.raises(ProducerFenced):
+            await request
+    await after.send(T0, b"b")
+    await after.end()
+    await world.until(State.COMPLETE_COMMIT)
+    assert [b"b"] == await world.committed(T0)
+
+
+async def test_partitions_have_to_be_added_before_they_are_verified(world: World, producer: Producer) -> None:
+    await producer.add(T0)
+    verify = producer.leader.verify
+    number = (await verify(ID, *producer.producer, partitions=[world.partition(T0)])).number
+
+    assert 1 == number
+    for missing in ({"partitions": [world.partition(T1)]}, {"groups": ["g"]}):
+        with pytest.raises(TransactionAbortable):
+            await verify(ID, *producer.producer, **missing)  # type: ignore[arg-type]
+    with pytest.raises(InvalidProducerIdMapping):
+        await verify("unknown", *producer.producer)
+
+
+async def test_invalid_requests_are_refused(world: World, producer: Producer) -> None:
+    broker = producer.coordinator
+    for timeout_ms in (-1, 0, 900_001):
+        with pytest.raises(InvalidTransactionTimeout):
+            await broker.initialize(ID, timeout_ms=timeout_ms, expected=None)
+    with pytest.raises(InvalidTxnState):
+        await producer.end()
+    with pytest.raises(TransactionalIdNotFound):
+        await broker.describe("unknown")
+    world.members[0].set(2)
+    for request in (
+        broker.initialize(ID, timeout_ms=1000, expected=None),
+        producer.end(),
+        broker.describe(ID),
+    ):
+        with pytest.raises(NotCoordinator):
+            await request
+    assert [] == await broker.listed()
+
+
+async def test_ids_are_described_and_listed(world: World, producer: Producer) -> None:
+    await producer.add(T0)
+    other = Producer(world, producer.coordinator, producer.leader, transactional_id="a")
+    await other.begin()
+
+    assert {world.partition(T0)} == (await producer.coordinator.describe(ID)).partitions
+    listed = [(name, each.state) for name, each in await producer.coordinator.listed()]
+    assert [("a", State.EMPTY), (ID, State.ONGOING)] == listed
+
+
+async def test_partition_of_a_deleted_topic_counts_as_ended(world: World, producer: Producer) -> None:
+    await producer.send(T0, b"a")
+    await producer.send(U0, b"b")
+    topic = await world.storage.topic("u")
+    assert topic is not None
+    await world.storage.delete_topic(topic)
+    await world.storage.create_topic("u", 1, {})
+    await producer.end()
+    await world.until(State.COMPLETE_COMMIT)
+
+    assert [b"a"] == await world.committed(T0)
+    assert 0 == (await world.storage.latest(U0)).high_watermark
