@@ -167,6 +167,8 @@ class PartitionWatch:
 class RedisStreamsStorage(Storage):
     """The Redis backend, created by `open_redis_storage`."""
 
+    serves_transactions = True
+
     def __init__(
         self,
         redis: RedisCaller,

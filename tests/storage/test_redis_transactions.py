@@ -62,6 +62,10 @@ async def stable_and_high(storage: Storage) -> tuple[int, int]:
     return bounds.last_stable_offset, bounds.high_watermark
 
 
+async def test_transactions_are_served(storage: Storage) -> None:
+    assert storage.serves_transactions
+
+
 # --- Keys that other clients have changed --------------------------------------------------------------------
 
 
