@@ -422,7 +422,8 @@ class PartitionLog:
         before = stable if stable < self.next_offset else None
         found = self._collect(number, index, max_bytes, at_least_one=at_least_one, before=before)
         end = max((header.last_offset for header in found.batches.headers()), default=offset - 1) + 1
-        aborted = self.transactions.aborted_between(offset, end) if self.transactions.aborted else ()
+        has_aborted = end > offset and self.transactions.aborted
+        aborted = self.transactions.aborted_between(offset, end) if has_aborted else ()
         if before is not None and not found.is_cut and end < before:
             # There are no records up to there. Consumers compare their position with the last stable offset.
             filler = empty_batch(before - 1, LEADER_EPOCH)

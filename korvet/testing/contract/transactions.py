@@ -504,6 +504,25 @@ class TransactionContract(Contract):
         await client.end(COMMIT)
         assert [b"0", b"1", b"2", b"3"] == await committed_values(storage, client.tp)
 
+    async def test_batch_in_flight_does_not_overtake_one_whose_transaction_has_ended(
+        self, storage: Storage, client: Client
+    ) -> None:
+        """The broker looks at the coordinator's document, and appends the first one once more."""
+        await client.end(COMMIT)  # without records, so the sequence that comes next is not known
+        first = client.batch([Record(b"a")])
+        second = batch([Record(b"b")], producer=Producer(7, 0, 1), is_transactional=True)
+        sent = [
+            await storage.begin_append({client.tp: each}, transactions={client.tp: TransactionNumber(1, n)})
+            for each, n in ((first, 1), (second, 2))
+        ]
+        results = [(await results_of(each))[client.tp] for each in sent]
+
+        assert [TransactionEnded] * 2 == [type(each) for each in results]
+        await client.send(b"a")
+        await client.send(b"b")
+        await client.end(COMMIT)
+        assert [b"a", b"b"] == await committed_values(storage, client.tp)
+
     async def test_transactions_of_two_producers_may_begin_in_one_call(
         self, storage: Storage, tp: TopicPartition
     ) -> None:

@@ -235,6 +235,28 @@ local function end_transaction(producer, producer_id, epoch, version, number, co
   end
 end
 
+-- As failed_sequences.py: after a batch that its producer sends again, later ones of this call must not overtake it, and
+-- get the same code.
+
+local function is_sequence_later(sequence, other)
+  local distance = (sequence - other) % 2147483648
+  return distance > 0 and distance < 1073741824
+end
+
+local function is_behind_failed(producer, epoch, first)
+  local failed = producer.failed
+  if epoch < failed.epoch then return false end
+  if epoch == failed.epoch then
+    if is_sequence_later(first, failed.last) then
+      failed.last = first
+      return true
+    end
+    if is_sequence_later(failed.first, first) then return false end
+  end
+  producer.failed = nil
+  return false
+end
+
 -- First check all batches.
 
 local accepted, others, total = {}, {}, 0
@@ -258,11 +280,16 @@ for i = 1, tonumber(ARGV[14]) do
       if not why then
         end_transaction(producer, producer_id, epoch, version, number, coordinator, ARGV[data + 1], total)
       end
+    elseif producer.failed and is_behind_failed(producer, epoch, first) then
+      why, details = producer.failed.why, producer.failed.details
     else
       why, details = check_producer(producer, producer_id, epoch, first, last)
       if not why and number then
         why, details = check_transaction(producer_id, epoch, first, version, number)
         if not why then begin_transaction(producer_id, epoch, number, total) end
+        if why == 'ended' or why == 'behind' then
+          producer.failed = {epoch = epoch, first = first, last = first, why = why, details = details}
+        end
       elseif not why and (s.unstable ~= '' or #changes > 0) and transaction_of(producer_id).result == 'open' then
         why, details = 'plain', transactions[producer_id].number
       end
