@@ -26,7 +26,7 @@ INPUT = TopicPartition("input", 0)
 
 
 @pytest.fixture
-async def world(autojump_clock: MockClock) -> AsyncIterator[World]:
+async def world() -> AsyncIterator[World]:
     """One broker."""
     world = World()
     for topic in ("t", "u", "input"):
@@ -44,7 +44,7 @@ async def producer(world: World, request: pytest.FixtureRequest) -> Producer:
 
 
 async def test_records_and_offsets_of_a_committed_transaction_become_readable(
-    world: World, producer: Producer
+    autojump_clock: MockClock, world: World, producer: Producer
 ) -> None:
     await producer.send(T0, b"a")
     await producer.send(U0, b"b")
@@ -60,7 +60,7 @@ async def test_records_and_offsets_of_a_committed_transaction_become_readable(
 
 
 async def test_records_and_offsets_of_an_aborted_transaction_are_dropped(
-    world: World, producer: Producer
+    autojump_clock: MockClock, world: World, producer: Producer
 ) -> None:
     await producer.send(T0, b"a")
     await producer.stage({INPUT: 7})
@@ -73,7 +73,9 @@ async def test_records_and_offsets_of_an_aborted_transaction_are_dropped(
     assert ([b"b"], -1) == (await world.committed(T0), await world.offset(INPUT))
 
 
-async def test_transactions_follow_each_other(world: World, producer: Producer) -> None:
+async def test_transactions_follow_each_other(
+    autojump_clock: MockClock, world: World, producer: Producer
+) -> None:
     for number in range(10):
         await producer.send(T0, b"%d" % number)
         await producer.send(T1 if number % 2 else U0, b"%d" % number)
@@ -86,7 +88,9 @@ async def test_transactions_follow_each_other(world: World, producer: Producer) 
     assert [b"%d" % number for number in kept if not number % 2] == await world.committed(U0)
 
 
-async def test_end_is_answered_before_markers_are_written(world: World, producer: Producer) -> None:
+async def test_end_is_answered_before_markers_are_written(
+    autojump_clock: MockClock, world: World, producer: Producer
+) -> None:
     await producer.send(T0, b"a")
     await producer.end()
 
@@ -95,7 +99,7 @@ async def test_end_is_answered_before_markers_are_written(world: World, producer
 
 
 async def test_next_producer_aborts_the_open_transaction_and_fences_the_previous(
-    world: World, producer: Producer
+    autojump_clock: MockClock, world: World, producer: Producer
 ) -> None:
     await producer.send(T0, b"a")
     with pytest.raises(ConcurrentTransactions):
@@ -113,7 +117,9 @@ async def test_next_producer_aborts_the_open_transaction_and_fences_the_previous
     assert [b"b"] == await world.committed(T0)
 
 
-async def test_partitions_have_to_be_added_before_they_are_verified(world: World, producer: Producer) -> None:
+async def test_partitions_have_to_be_added_before_they_are_verified(
+    autojump_clock: MockClock, world: World, producer: Producer
+) -> None:
     await producer.add(T0)
     verify = producer.leader.verify
     number = (await verify(ID, *producer.producer, partitions=[world.partition(T0)])).number
@@ -126,7 +132,9 @@ async def test_partitions_have_to_be_added_before_they_are_verified(world: World
         await verify("unknown", *producer.producer)
 
 
-async def test_invalid_requests_are_refused(world: World, producer: Producer) -> None:
+async def test_invalid_requests_are_refused(
+    autojump_clock: MockClock, world: World, producer: Producer
+) -> None:
     broker = producer.coordinator
     for timeout_ms in (-1, 0, 900_001):
         with pytest.raises(InvalidTransactionTimeout):
@@ -146,7 +154,9 @@ async def test_invalid_requests_are_refused(world: World, producer: Producer) ->
     assert [] == await broker.listed()
 
 
-async def test_ids_are_described_and_listed(world: World, producer: Producer) -> None:
+async def test_ids_are_described_and_listed(
+    autojump_clock: MockClock, world: World, producer: Producer
+) -> None:
     await producer.add(T0)
     other = Producer(world, producer.coordinator, producer.leader, transactional_id="a")
     await other.begin()
@@ -156,7 +166,9 @@ async def test_ids_are_described_and_listed(world: World, producer: Producer) ->
     assert [("a", State.EMPTY), (ID, State.ONGOING)] == listed
 
 
-async def test_partition_of_a_deleted_topic_counts_as_ended(world: World, producer: Producer) -> None:
+async def test_partition_of_a_deleted_topic_counts_as_ended(
+    autojump_clock: MockClock, world: World, producer: Producer
+) -> None:
     await producer.send(T0, b"a")
     await producer.send(U0, b"b")
     topic = await world.storage.topic("u")
