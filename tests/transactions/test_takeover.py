@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -29,7 +27,7 @@ INIT = Init(timeout_ms=1000)
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
+async def world() -> World:
     """Two brokers, which the tests run."""
     world = World()
     for topic in ("t", "input"):
