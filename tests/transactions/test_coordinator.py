@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from korvet.protocol.errors import (
@@ -17,8 +19,9 @@ from korvet.protocol.errors import (
     TransactionAbortable,
     TransactionalIdNotFound,
 )
-from korvet.storage.interface import TopicPartition
+from korvet.storage.interface import AppendResults, TopicPartition
 from korvet.transactions.document import State
+from tests.handlers.support import Shim
 from tests.transactions.support import ID, Producer, World, running
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -180,3 +183,47 @@ async def test_partition_of_a_deleted_topic_counts_as_ended(
 
     assert [b"a"] == await world.committed(T0)
     assert 0 == (await world.storage.latest(U0)).high_watermark
+
+
+# --- The end of the previous transaction ------------------------------------------------------------------
+
+
+async def end_slowly(world: World, producer: Producer, seconds: float) -> None:
+    """Commit a transaction whose markers take that time."""
+
+    async def write_markers(markers: Any, **named: Any) -> AppendResults:
+        await trio.sleep(seconds)
+        return await world.storage.write_markers(markers, **named)
+
+    await producer.send(T0, b"a")
+    producer.coordinator.storage = Shim(world.storage, write_markers=write_markers)
+    await producer.end()
+
+
+async def test_next_transaction_of_version_2_begins_when_the_previous_one_has_ended(
+    autojump_clock: MockClock, world: World
+) -> None:
+    broker = world.brokers[0]
+    producer = Producer(world, broker, broker)
+    await producer.begin()
+    await end_slowly(world, producer, 0.03)
+    begun_s = trio.current_time()
+    added = await broker.add(ID, *producer.producer, version=2)
+
+    assert 2 == added.number
+    assert 0.03 <= trio.current_time() - begun_s < 0.05
+
+
+@pytest.mark.parametrize("version, longest_s", [(1, 0), (2, 0.1)])
+async def test_next_transaction_is_refused_while_the_previous_one_ends(
+    autojump_clock: MockClock, world: World, version: int, longest_s: float
+) -> None:
+    broker = world.brokers[0]
+    producer = Producer(world, broker, broker, version)
+    await producer.begin()
+    await end_slowly(world, producer, 1)
+    begun_s = trio.current_time()
+    with pytest.raises(ConcurrentTransactions):
+        await broker.add(ID, *producer.producer, version=version)
+
+    assert longest_s == pytest.approx(trio.current_time() - begun_s, abs=0.01)

@@ -1,8 +1,8 @@
 """A failure at each call of the store, while a producer commits and aborts: every transaction stays whole.
 
 One run without failures counts the calls that the coordinator makes. Then the same transactions run once for each call
-and each kind of failure: the store refuses the call, or executes it and its answer is lost, or the broker ends before or
-after it, or the producer ends and another one with its id follows. Clients repeat what has failed, as Kafka's do.
+and each kind of failure: the store refuses the call, or executes it and its answer is lost; the broker ends before or
+after it; or the producer ends, and another one with its id follows. Clients repeat what has failed, as Kafka's do.
 """
 
 from __future__ import annotations

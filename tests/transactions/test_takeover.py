@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -11,10 +13,11 @@ from korvet.protocol.errors import (
     InvalidProducerIdMapping,
     KafkaStorageError,
     NotCoordinator,
+    NotEnoughReplicas,
     ProducerFenced,
     TransactionalIdNotFound,
 )
-from korvet.storage.interface import TopicPartition
+from korvet.storage.interface import AppendResults, TopicPartition
 from korvet.transactions.coordinator import LOOK_AGAIN_MS, SWEEP_S
 from korvet.transactions.document import State
 from korvet.transactions.machine import Init
@@ -241,22 +244,91 @@ async def test_unused_ids_expire(autojump_clock: MockClock, world: World) -> Non
 async def test_id_that_was_created_again_is_not_replaced_from_a_cache(
     autojump_clock: MockClock, world: World
 ) -> None:
-    """Versions of documents begin again: both producers have saved the same number of versions."""
     async with running(world.brokers[0]):
-        producer = await started(world, 2)
-        await producer.add(T0)
-        await producer.coordinator.end(ID, *producer.producer, is_commit=False, version=2, can_abort=True)
-        await world.until(State.COMPLETE_ABORT)
+        await started(world, 2)
         stale = world.brokers[1]
         await stale.states.decide(ID, INIT)
-        stale_producer = stale.states.known(ID)
-        assert stale_producer is not None
+        producer = stale.states.known(ID)
+        assert producer is not None
         await trio.sleep(8 * DAY_S)
         again = await started(world, 2)
+        await again.begin()  # the document has the version that the second broker has cached
         with pytest.raises(InvalidProducerIdMapping):
-            await stale.add(ID, stale_producer.producer_id, stale_producer.producer_epoch, version=2)
+            await stale.add(ID, producer.producer_id, producer.producer_epoch, version=2)
 
         assert again.producer_id == (await world.state()).producer_id
+
+
+# --- Several processes ------------------------------------------------------------------------------------
+
+
+async def test_next_transaction_begins_in_a_process_that_has_not_seen_the_end(
+    autojump_clock: MockClock, world: World
+) -> None:
+    async with running(world.brokers[0]):
+        producer = await started(world, 1)
+        other = world.brokers[1]
+        for number in (1, 2):
+            partitions = [world.partition(T0)]
+            added = await other.add(ID, *producer.producer, partitions=partitions, version=1)
+            await producer.end()
+            await world.until(State.COMPLETE_COMMIT)
+
+            assert number == added.number
+
+
+async def test_process_that_began_a_transaction_does_not_take_it_over_from_its_owner(
+    autojump_clock: MockClock, world: World
+) -> None:
+    is_away = True
+
+    async def write_markers(markers: Any, **named: Any) -> AppendResults:
+        if is_away:
+            return dict.fromkeys(markers, NotEnoughReplicas())
+        return await world.storage.write_markers(markers, **named)
+
+    world.brokers[0].storage = Shim(world.storage, write_markers=write_markers)
+    async with running(*world.brokers):
+        producer = await started(world, 2, timeout_ms=1000)
+        await producer.send(T0, b"a")
+        await producer.end()
+        await trio.sleep(100)
+        assert State.PREPARE_COMMIT is (await world.state()).state
+        is_away = False
+        state = await world.until(State.COMPLETE_COMMIT)
+
+        assert 0 == state.coordinator_epoch
+        assert [b"a"] == await world.committed(T0)
+
+
+async def test_owner_ends_a_transaction_that_was_prepared_while_it_wrote_late_markers(
+    autojump_clock: MockClock, world: World
+) -> None:
+    """The first broker waits for its markers; meanwhile the second one ends that transaction."""
+    waiting, may_write = trio.Event(), trio.Event()
+
+    async def write_markers(markers: Any, **named: Any) -> AppendResults:
+        waiting.set()
+        await may_write.wait()
+        return await world.storage.write_markers(markers, **named)
+
+    world.brokers[0].storage = Shim(world.storage, write_markers=write_markers)
+    async with running(world.brokers[0]):
+        producer = await started(world, 2, leader=1)
+        await producer.send(T0, b"a")
+        await producer.end()
+        await waiting.wait()
+        async with running(world.brokers[1]):
+            world.give_to(2)
+            await world.until(State.COMPLETE_COMMIT)
+        world.give_to(1)
+        await producer.send(T0, b"b")
+        await producer.end()
+        await wait_all_tasks_blocked()
+        may_write.set()
+        await world.until(State.COMPLETE_COMMIT)
+
+        assert [b"a", b"b"] == await world.committed(T0)
 
 
 # --- Conflicts --------------------------------------------------------------------------------------------
