@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import trio
 from attrs import define, field, frozen
@@ -135,9 +135,8 @@ class Coordinator(Protocol):
 
 
 C = TypeVar("C", bound=Coordinator)
-P = ParamSpec("P")
 R = TypeVar("R")
-Method = Callable[Concatenate[C, str, P], Coroutine[Any, Any, R]]
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 
 def unchanged(_: Coordinator, value: Any) -> Any:
@@ -189,22 +188,22 @@ class Verbs:
         waits: bool = False,
         pack: Callable[[Any, Any], Any] = unchanged,
         unpack: Callable[[Any, Any], Any] = unchanged,
-    ) -> Callable[[Method[C, P, R]], Method[C, P, R]]:
+    ) -> Callable[[F], F]:
         """Decorate a method whose first argument is a key: add it to the table, and pass on calls for others' keys."""
 
-        def decorate(method: Method[C, P, R]) -> Method[C, P, R]:
+        def decorate(method: F) -> F:
             verb = self._add(method, waits=waits, pack=pack, unpack=unpack)
 
             @wraps(method)
             def routed(
-                coordinator: C, key: str, /, *arguments: P.args, **named: P.kwargs
-            ) -> Coroutine[Any, Any, R]:
+                coordinator: Coordinator, key: str, /, *arguments: Any, **named: Any
+            ) -> Coroutine[Any, Any, Any]:
                 # Most brokers are one process, whose heartbeats are not worth another call.
                 if coordinator.routing.processes is None or coordinator.routing.is_own(key):
                     return method(coordinator, key, *arguments, **named)
                 return verb.pass_on(coordinator, key, arguments, named)
 
-            return routed
+            return cast("F", routed)
 
         return decorate
 

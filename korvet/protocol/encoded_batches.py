@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import CorruptMessage
@@ -47,7 +47,7 @@ class EncodedBatches:
     def __eq__(self, other: object) -> bool:
         return self.joined() == other.joined() if isinstance(other, EncodedBatches) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None]  # type: ignore[assignment]
 
     def joined(self) -> bytes:
         """Return a copy in one buffer."""

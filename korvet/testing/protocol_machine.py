@@ -60,14 +60,16 @@ MISSING = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 # Clients with an older Fetch or Produce cannot read or write zstd.
 CODECS = [codec for codec in Codec if codec is not Codec.ZSTD]
 
-topics = st.sampled_from(["orders", "payments"])
-partitions = st.integers(0, PARTITIONS)  # the last one does not exist
-groups = st.sampled_from(["billing", "shipping"])
-offsets = st.integers(0, 12)
-payloads = st.none() | st.binary(max_size=4)
-values = st.lists(st.tuples(payloads, payloads), min_size=1, max_size=4)
+topics: st.SearchStrategy[str] = st.sampled_from(["orders", "payments"])
+partitions: st.SearchStrategy[int] = st.integers(0, PARTITIONS)  # the last one does not exist
+groups: st.SearchStrategy[str] = st.sampled_from(["billing", "shipping"])
+offsets: st.SearchStrategy[int] = st.integers(0, 12)
+payloads: st.SearchStrategy[bytes | None] = st.none() | st.binary(max_size=4)
+values: st.SearchStrategy[list[tuple[bytes | None, bytes | None]]] = st.lists(
+    st.tuples(payloads, payloads), min_size=1, max_size=4
+)
 # A version within any range: the highest one below it that the API has.
-places = st.integers(0, 2**16)
+places: st.SearchStrategy[int] = st.integers(0, 2**16)
 
 Key = tuple[str, int]
 StoredValue = tuple[bytes | None, bytes | None]  # value, key
@@ -119,7 +121,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         address = self._open.enter_context(self.open_broker())
         host, _, port = address.rpartition(":")
         sock = self._open.enter_context(socket.create_connection((host, int(port)), LIMIT_S))
-        self.connection = ClientConnection(sock)
+        self.connection: ClientConnection = ClientConnection(sock)
 
     def open_broker(self) -> AbstractContextManager[str]:
         """Start an empty broker that creates no topics by itself, and yield its bootstrap address."""

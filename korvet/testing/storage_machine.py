@@ -61,18 +61,22 @@ TOPICS = ["a", "b"]  # the first always exists
 GROUPS = ["billing", "shipping"]
 KEYS = ["x", "y"]
 
-timestamps = st.one_of(st.integers(T0 - 50, T0 + 50), st.sampled_from([-1, 0, 4_102_444_800_000]))
+timestamps: st.SearchStrategy[int] = st.one_of(
+    st.integers(T0 - 50, T0 + 50), st.sampled_from([-1, 0, 4_102_444_800_000])
+)
 headers: st.SearchStrategy[Headers] = st.lists(
     st.tuples(st.sampled_from(["", "a", "key", "ü"]), st.none() | st.binary(max_size=3)), max_size=3
 ).map(tuple)
-payloads = st.none() | st.binary(max_size=4) | st.sampled_from([b"x" * 100, b"y" * 5000])
-records = st.builds(Record, payloads, payloads, timestamps, headers)
-record_lists = st.lists(records, min_size=1, max_size=6)
+payloads: st.SearchStrategy[bytes | None] = (
+    st.none() | st.binary(max_size=4) | st.sampled_from([b"x" * 100, b"y" * 5000])
+)
+records: st.SearchStrategy[Record] = st.builds(Record, payloads, payloads, timestamps, headers)
+record_lists: st.SearchStrategy[list[Record]] = st.lists(records, min_size=1, max_size=6)
 # A position in a list whose length is unknown when values are drawn.
-places = st.integers(0, 2**16)
-brokers = st.integers(0, 1)
-producers = st.integers(1, 2)
-partitions = places
+places: st.SearchStrategy[int] = st.integers(0, 2**16)
+brokers: st.SearchStrategy[int] = st.integers(0, 1)
+producers: st.SearchStrategy[int] = st.integers(1, 2)
+partitions: st.SearchStrategy[int] = places
 
 
 def run_storage_machine(
@@ -160,8 +164,8 @@ class StorageMachine(RuleBasedStateMachine):
     def __init__(self, environment: Environment) -> None:
         super().__init__()
         self.environment = environment
-        self.model = StoreModel()
-        self.brokers = BrokersInThread(environment)
+        self.model: StoreModel = StoreModel()
+        self.brokers: BrokersInThread = BrokersInThread(environment)
         self.brokers.start()
 
     def teardown(self) -> None:

@@ -58,7 +58,7 @@ class Refused(OSError):  # noqa: N818  it is an answer
 
     def __init__(self, code: int) -> None:
         super().__init__(f"the broker answered {ErrorCode(code).name}")
-        self.code = ErrorCode(code)
+        self.code: ErrorCode = ErrorCode(code)
 
 
 def reason(error: Exception) -> str:
