@@ -9,12 +9,7 @@ import pytest
 from tests.clients.confluent import Confluent
 from tests.clients.conftest import STORAGES
 from tests.clients.interface import Record
-from tests.clients.transactional import (
-    COMMITTED,
-    TRANSACTIONAL_CLIENTS,
-    UNCOMMITTED,
-    TransactionalClient,
-)
+from tests.clients.transactional import COMMITTED, TRANSACTIONAL_CLIENTS, UNCOMMITTED, TransactionalClient
 from tests.processes import KorvetProcess
 
 #: The storages that serve transactions.

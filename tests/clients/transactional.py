@@ -177,9 +177,7 @@ class TransactionalKafkaPython(TransactionalClient):
             future.get(LIMIT_S)
 
     def send_offset(self, group_id: str, topic: str, offset: int) -> None:
-        offsets = {
-            python_structs.TopicPartition(topic, 0): python_structs.OffsetAndMetadata(offset, "", -1)
-        }
+        offsets = {python_structs.TopicPartition(topic, 0): python_structs.OffsetAndMetadata(offset, "", -1)}
         self._producer.send_offsets_to_transaction(offsets, ConsumerGroupMetadata(group_id, -1, "", None))
 
     def end(self, *, commit: bool) -> None:
@@ -252,9 +250,7 @@ class TransactionalAioKafka(TransactionalClient):
         self._run(self._producer.send_offsets_to_transaction(offsets, group_id))
 
     def end(self, *, commit: bool) -> None:
-        self._run(
-            self._producer.commit_transaction() if commit else self._producer.abort_transaction()
-        )
+        self._run(self._producer.commit_transaction() if commit else self._producer.abort_transaction())
 
     def close(self) -> None:
         self._run(self._producer.stop())
