@@ -102,11 +102,18 @@ def test_port_can_be_bound_again_after_a_kill() -> None:
 
 def test_startup_takes_little_processor_time_and_memory() -> None:
     # Processor time, since other tests run concurrently; the benchmark measures the elapsed time. Concurrent tests can
-    # increase processor time as well, so the limit is at least 3 times the time for importing Trio.
-    seconds, sizes, floors = zip(*((*first_answer(), import_of_trio()) for _ in range(3)), strict=True)
+    # increase processor time as well, for one start by half: so the best of up to ten starts counts, and the limit is
+    # at least 3 times the time for importing Trio.
+    seconds, floors = [], []
+    for _ in range(10):
+        taken_s, resident_kb = first_answer()
+        seconds.append(taken_s)
+        floors.append(import_of_trio())
+        assert resident_kb <= 60 * 1024
+        if taken_s <= max(0.6, 3 * min(floors)):
+            return
 
-    assert min(seconds) <= max(0.6, 3 * min(floors))
-    assert max(sizes) <= 60 * 1024
+    pytest.fail(f"starts took {seconds} s, imports of Trio {floors} s")
 
 
 def first_answer() -> tuple[float, int]:
