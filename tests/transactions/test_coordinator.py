@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from korvet.protocol.errors import (
     ConcurrentTransactions,
@@ -19,7 +19,7 @@ from korvet.protocol.errors import (
     TransactionAbortable,
     TransactionalIdNotFound,
 )
-from korvet.storage.interface import AppendResults, TopicPartition
+from korvet.storage.interface import AppendResults, Document, TopicPartition
 from korvet.transactions.document import State
 from tests.handlers.support import Shim
 from tests.transactions.support import ID, Producer, World, running
@@ -227,3 +227,40 @@ async def test_next_transaction_is_refused_while_the_previous_one_ends(
         await broker.add(ID, *producer.producer, version=version)
 
     assert longest_s == pytest.approx(trio.current_time() - begun_s, abs=0.01)
+
+
+async def test_transaction_that_ends_while_its_id_is_looked_at_is_ended(
+    autojump_clock: MockClock, world: World
+) -> None:
+    broker = world.brokers[0]
+    producer = Producer(world, broker, broker)
+    await producer.begin()
+    has_read, may_go_on = trio.Event(), trio.Event()
+
+    async def load(kind: str, key: str) -> Document | None:
+        found = await world.storage.load(kind, key)
+        has_read.set()
+        await may_go_on.wait()
+        return found
+
+    broker.storage = Shim(world.storage, load=load)
+    broker._look_in(ID, 0)
+    await has_read.wait()  # the look finds an id without a transaction
+    await producer.send(T0, b"a")
+    await producer.end()
+    await wait_all_tasks_blocked()
+    may_go_on.set()
+    await world.until(State.COMPLETE_COMMIT)
+
+    assert [b"a"] == await world.committed(T0)
+
+
+@pytest.mark.parametrize("group", ["", "unknown"])
+async def test_any_group_can_be_added(autojump_clock: MockClock, world: World, group: str) -> None:
+    """Apache Kafka adds an unknown group, and the one without a name, which TxnOffsetCommit refuses."""
+    broker = world.brokers[0]
+    producer = Producer(world, broker, broker, version=1)
+    await producer.begin()
+    await broker.add(ID, *producer.producer, groups=[group], version=1)
+    await producer.end()
+    await world.until(State.COMPLETE_COMMIT)
