@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import trio
+from attrs import evolve
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from korvet.protocol.errors import (
     ConcurrentTransactions,
+    CoordinatorNotAvailable,
     InvalidProducerIdMapping,
     InvalidTransactionTimeout,
     InvalidTxnState,
@@ -183,6 +185,22 @@ async def test_partition_of_a_deleted_topic_counts_as_ended(
 
     assert [b"a"] == await world.committed(T0)
     assert 0 == (await world.storage.latest(U0)).high_watermark
+
+
+async def test_no_producer_begins_beside_a_broker_that_knows_no_transactions(
+    autojump_clock: MockClock, world: World
+) -> None:
+    """That broker would append records of transactions as plain ones."""
+    member = world.members[0]
+    old = evolve(member.own, node_id=2, knows_transactions=False)
+    producer = Producer(world, world.brokers[0], world.brokers[0])
+    member._use({1: member.own, 2: old}, {})
+    ids = [f"id-{number}" for number in range(20)]
+    own = [each for each in ids if world.brokers[0].routing.coordinates(each)]
+    with pytest.raises(CoordinatorNotAvailable, match="broker 2 "):
+        await world.brokers[0].initialize(own[0], timeout_ms=1000, expected=None)
+    member.set(1)
+    await producer.begin()
 
 
 # --- The end of the previous transaction ------------------------------------------------------------------
