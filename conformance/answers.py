@@ -34,11 +34,11 @@ PORTS = re.compile(r"(127\.0\.0\.1):\d+")
 #: The keys of array elements: the first of these fields that the element has and that is not empty.
 KEYS = (
     "name", "topic", "group_id", "resource_name", "key", "partition_index", "partition", "index", "api_key",
-    "topic_id", "broker_id", "node_id", "member_id", "log_dir", "producer_id", "entity_type",
+    "topic_id", "broker_id", "node_id", "member_id", "log_dir", "transactional_id", "producer_id", "entity_type",
 )  # fmt: skip
 TOPIC_FIELDS = ("topic", "name", "topic_id")
 PARTITION_FIELDS = ("partition_index", "partition", "index")
-ERROR_FIELDS = ("error_code", "topic_config_error_code")
+ERROR_FIELDS = ("error_code", "topic_config_error_code", "partition_error_code")
 #: The field of the whole response, if there is none.
 ANSWER = "(answer)"
 #: The suffix of the path of the number of fetched records. If it differs, the records' fields are not comparable.

@@ -13,6 +13,12 @@ from attrs import frozen
 from conformance.talk import Talk
 from korvet.handlers import APIS
 from korvet.protocol.messages import alter_configs, incremental_alter_configs
+from korvet.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from korvet.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
 from korvet.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     EntityData,
@@ -41,11 +47,15 @@ from korvet.protocol.messages.describe_cluster import DescribeClusterRequest
 from korvet.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from korvet.protocol.messages.describe_groups import DescribeGroupsRequest
 from korvet.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from korvet.protocol.messages.describe_producers import DescribeProducersRequest
+from korvet.protocol.messages.describe_producers import TopicRequest as ProducersOfTopic
 from korvet.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from korvet.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from korvet.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     UserName,
 )
+from korvet.protocol.messages.end_txn import EndTxnRequest
 from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from korvet.protocol.messages.find_coordinator import FindCoordinatorRequest
 from korvet.protocol.messages.heartbeat import HeartbeatRequest
@@ -56,6 +66,7 @@ from korvet.protocol.messages.list_config_resources import ListConfigResourcesRe
 from korvet.protocol.messages.list_groups import ListGroupsRequest
 from korvet.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from korvet.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from korvet.protocol.messages.list_transactions import ListTransactionsRequest
 from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from korvet.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -82,6 +93,16 @@ from korvet.protocol.messages.produce import PartitionProduceData, ProduceReques
 from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from korvet.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from korvet.protocol.messages.sync_group import SyncGroupRequest
+from korvet.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from korvet.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from korvet.protocol.record_batch import build_batch
 from korvet.protocol.schema import schema_of
 from korvet.security.acls import Operation, PatternType, Permission, ResourceType
@@ -165,8 +186,10 @@ def produce_with_wrong_acks(talk: Talk, version: int) -> ProduceRequest:
     return _produce(talk, acks=5)
 
 
-def _produce(talk: Talk, acks: int) -> ProduceRequest:
-    batch = build_batch([(0, 1_700_000_000_000, None, b"value", ())])
+def _produce(talk: Talk, acks: int, **producer: int) -> ProduceRequest:
+    """Return a request with a batch for each topic, in a transaction if it has a producer."""
+    records = [(0, 1_700_000_000_000, None, b"value", ())]
+    batch = build_batch(records, is_transactional=bool(producer), **producer)  # type: ignore[arg-type]
     topics = [
         TopicProduceData(
             name=talk.name(short), partition_data=[PartitionProduceData(index=0, records=[memoryview(batch)])]
@@ -236,6 +259,119 @@ def init_producer_id(talk: Talk, version: int) -> InitProducerIdRequest:
 @row(InitProducerIdRequest)
 def init_producer_id_of_a_transaction(talk: Talk, version: int) -> InitProducerIdRequest:
     return InitProducerIdRequest(transactional_id=talk.name("transaction"), transaction_timeout_ms=1000)
+
+
+# --- Transactions --------------------------------------------------------------------------------------------
+#
+# The producer id is another one than that of the transactional id, so that no request changes anything.
+
+PRODUCER_ID, PRODUCER_EPOCH = 999_999, 0
+
+
+@row(ProduceRequest)
+def produce_in_a_transaction(talk: Talk, version: int) -> ProduceRequest:
+    request = _produce(talk, acks=-1, producer_id=PRODUCER_ID, producer_epoch=PRODUCER_EPOCH, base_sequence=0)
+    request.transactional_id = talk.name("transaction")
+    return request
+
+
+@row(AddPartitionsToTxnRequest, 0, 3)
+def add_partitions_to_txn(talk: Talk, version: int) -> AddPartitionsToTxnRequest:
+    return _add_partitions(talk, TOPICS)
+
+
+@row(AddPartitionsToTxnRequest, 0, 3)
+def add_existing_partitions_to_txn(talk: Talk, version: int) -> AddPartitionsToTxnRequest:
+    return _add_partitions(talk, TOPICS[:1])
+
+
+def _add_partitions(talk: Talk, shorts: Sequence[str]) -> AddPartitionsToTxnRequest:
+    return AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=talk.name("transaction"),
+        v3_and_below_producer_id=PRODUCER_ID,
+        v3_and_below_producer_epoch=PRODUCER_EPOCH,
+        v3_and_below_topics=_added(talk, shorts),
+    )
+
+
+def _added(talk: Talk, shorts: Sequence[str]) -> list[AddPartitionsToTxnTopic]:
+    return [AddPartitionsToTxnTopic(name=talk.name(short), partitions=[0]) for short in shorts]
+
+
+@row(AddPartitionsToTxnRequest, 4, 5)
+def add_partitions_to_txn_by_a_broker(talk: Talk, version: int) -> AddPartitionsToTxnRequest:
+    transactions = [
+        AddPartitionsToTxnTransaction(
+            transactional_id=talk.name(name),
+            producer_id=PRODUCER_ID,
+            producer_epoch=PRODUCER_EPOCH,
+            verify_only=is_verified,
+            topics=_added(talk, TOPICS[:1]),
+        )
+        for name, is_verified in (("transaction", False), ("verified", True))
+    ]
+    return AddPartitionsToTxnRequest(transactions=transactions)
+
+
+@row(AddOffsetsToTxnRequest)
+def add_offsets_to_txn(talk: Talk, version: int) -> AddOffsetsToTxnRequest:
+    return AddOffsetsToTxnRequest(
+        transactional_id=talk.name("transaction"),
+        producer_id=PRODUCER_ID,
+        producer_epoch=PRODUCER_EPOCH,
+        group_id=talk.name(GROUP),
+    )
+
+
+@row(TxnOffsetCommitRequest)
+def txn_offset_commit(talk: Talk, version: int) -> TxnOffsetCommitRequest:
+    asked = [TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=0, committed_metadata="")]
+    return TxnOffsetCommitRequest(
+        transactional_id=talk.name("transaction"),
+        group_id=talk.name(GROUP),
+        producer_id=PRODUCER_ID,
+        producer_epoch=PRODUCER_EPOCH,
+        topics=[TxnOffsetCommitRequestTopic(name=talk.name(short), partitions=asked) for short in TOPICS],
+    )
+
+
+@row(EndTxnRequest)
+def end_txn(talk: Talk, version: int) -> EndTxnRequest:
+    return EndTxnRequest(
+        transactional_id=talk.name("transaction"),
+        producer_id=PRODUCER_ID,
+        producer_epoch=PRODUCER_EPOCH,
+        committed=True,
+    )
+
+
+@row(WriteTxnMarkersRequest)
+def write_txn_markers(talk: Talk, version: int) -> WriteTxnMarkersRequest:
+    topics = [WritableTxnMarkerTopic(name=talk.name(short), partition_indexes=[0]) for short in TOPICS]
+    marker = WritableTxnMarker(
+        producer_id=PRODUCER_ID,
+        producer_epoch=PRODUCER_EPOCH,
+        transaction_result=False,
+        topics=topics,
+        coordinator_epoch=0,
+    )
+    return WriteTxnMarkersRequest(markers=[marker])
+
+
+@row(DescribeProducersRequest)
+def describe_producers(talk: Talk, version: int) -> DescribeProducersRequest:
+    topics = [ProducersOfTopic(name=talk.name(short), partition_indexes=[0]) for short in TOPICS]
+    return DescribeProducersRequest(topics=topics)
+
+
+@row(DescribeTransactionsRequest)
+def describe_transactions(talk: Talk, version: int) -> DescribeTransactionsRequest:
+    return DescribeTransactionsRequest(transactional_ids=[talk.name("transaction"), talk.name("missing")])
+
+
+@row(ListTransactionsRequest)
+def list_transactions(talk: Talk, version: int) -> ListTransactionsRequest:
+    return ListTransactionsRequest()
 
 
 # --- Topics --------------------------------------------------------------------------------------------------

@@ -12,13 +12,26 @@ from uuid import UUID
 import attrs
 from attrs import frozen
 
+from korvet.protocol.response_errors import ERROR_CODES
 from korvet.protocol.schema import ZERO_UUID, Field, schema_of
 
-TOPICS = ("topic_data", "topics", "topic_names")
+TOPICS = ("topic_data", "topics", "topic_names", "v3_and_below_topics")
 PARTITIONS = ("partition_data", "partitions", "partition_indexes")
 GROUPS = ("groups", "groups_names", "coordinator_keys")
 # Arrays of requests whose elements have an element each in the response.
-OTHERS = ("resources", "creations", "filters", "users", "deletions", "upsertions", "entries", "members")
+OTHERS = (
+    "resources",
+    "creations",
+    "filters",
+    "users",
+    "deletions",
+    "upsertions",
+    "entries",
+    "members",
+    "transactions",
+    "transactional_ids",
+    "markers",
+)
 REPEATED = (*TOPICS, *PARTITIONS, *GROUPS, *OTHERS)
 # The names that a field of a response may have in the request.
 ALIASES = {
@@ -30,7 +43,7 @@ ALIASES = {
     "partition_index": ("partition_index", "partition", "index"),
 }
 # The fields that an element has its identity in, if it is only a string or a number in the request.
-IDENTITIES = ("name", "group_id", "key", "partition_index")
+IDENTITIES = ("name", "group_id", "key", "partition_index", "transactional_id")
 
 Names = Mapping[UUID, str]
 
@@ -138,7 +151,7 @@ def mirrored(cls: type[Any], source: Any, version: int, code: int) -> Any:
 
 def mirrored_field(field: Field, source: Any, version: int, code: int) -> Any:
     if version in field.versions:
-        if field.name == "error_code":
+        if field.name in ERROR_CODES:
             return code
         if field.is_array and field.struct is not None and has_error(field.struct, version):
             elements = (each for name in REPEATED for each in getattr(source, name, None) or ())
@@ -157,7 +170,7 @@ def has_error(cls: type[Any], version: int) -> bool:
     """Return True if a struct, or a struct inside it, has an error code."""
     fields = [field for field in schema_of(cls).fields if version in field.versions]
     return any(
-        field.name == "error_code" or (field.struct is not None and has_error(field.struct, version))
+        field.name in ERROR_CODES or (field.struct is not None and has_error(field.struct, version))
         for field in fields
     )
 

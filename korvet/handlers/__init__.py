@@ -3,6 +3,8 @@
 `APIS` is the only list. ApiVersions, dispatch, the README's table and the tests derive from it, so that korvet
 advertises exactly what it serves: clients fall back if an API is missing, and fail if an advertised API does not work.
 
+`apis_on` leaves out what a store without transactions cannot serve.
+
 A handler is `async def handle(broker, request, context)`. It takes and returns messages of the version that the codec
 has read. It reports errors of a topic, partition or group in its `error_code`, and raises only `Disconnect`.
 
@@ -18,10 +20,12 @@ from importlib import import_module
 from typing import Any
 
 import trio
+from attrs import evolve
 
-from korvet.handlers.api_versions import Served, handler
+from korvet.handlers.api_versions import NOT_SERVED, Served, handler
 from korvet.protocol.connection import Api
 from korvet.protocol.requests import API_VERSIONS
+from korvet.storage.interface import StorageInfo
 
 # Pauses before the first import, since clients connect after the start, and between two imports.
 LOAD_AFTER_S = 1.0
@@ -81,9 +85,9 @@ class Apis(Mapping[int, Api]):
                 await trio.sleep(LOAD_PAUSE_S)
 
 
-#: All APIs that korvet serves.
+#: All APIs that korvet serves on a store that serves transactions.
 APIS = Apis(
-    Served(0, "Produce", 3, 11, advertised_min_version=0),
+    Served(0, "Produce", 3, 12, advertised_min_version=0, without_transactions=11),
     Served(1, "Fetch", 4, 17),
     Served(2, "ListOffsets", 1, 11),
     Served(3, "Metadata", 0, 13),
@@ -103,6 +107,11 @@ APIS = Apis(
     Served(21, "DeleteRecords", 0, 2),
     Served(22, "InitProducerId", 0, 5),
     Served(23, "OffsetForLeaderEpoch", 2, 4),
+    Served(24, "AddPartitionsToTxn", 0, 5, without_transactions=NOT_SERVED),
+    Served(25, "AddOffsetsToTxn", 0, 4, without_transactions=NOT_SERVED),
+    Served(26, "EndTxn", 0, 5, without_transactions=NOT_SERVED),
+    Served(27, "WriteTxnMarkers", 1, 2, without_transactions=NOT_SERVED),
+    Served(28, "TxnOffsetCommit", 0, 5, without_transactions=NOT_SERVED),
     Served(29, "DescribeAcls", 1, 3),
     Served(30, "CreateAcls", 1, 3),
     Served(31, "DeleteAcls", 1, 3),
@@ -120,6 +129,46 @@ APIS = Apis(
     Served(50, "DescribeUserScramCredentials", 0, 0),
     Served(51, "AlterUserScramCredentials", 0, 0),
     Served(60, "DescribeCluster", 0, 2),
+    Served(61, "DescribeProducers", 0, 0, without_transactions=NOT_SERVED),
+    Served(65, "DescribeTransactions", 0, 0, without_transactions=NOT_SERVED),
+    Served(66, "ListTransactions", 0, 2, without_transactions=NOT_SERVED),
     Served(74, "ListConfigResources", 0, 1),
     Served(75, "DescribeTopicPartitions", 0, 0),
 )
+
+
+def apis_on(store: StorageInfo, apis: Mapping[int, Api] = APIS) -> Mapping[int, Api]:
+    """Return those of the APIs, in those versions, that a broker on the store serves."""
+    return apis if store.serves_transactions else WithoutTransactions(apis)
+
+
+class WithoutTransactions(Mapping[int, Api]):
+    """The APIs of another table on a store that does not serve transactions."""
+
+    def __init__(self, apis: Mapping[int, Api]) -> None:
+        self._all = apis
+        self._limits = {each.key: each.without_transactions for each in APIS.served}
+        self._keys = [key for key in apis if self._limits[key] != NOT_SERVED]
+        self._apis: dict[int, Api] = {}
+
+    def __getitem__(self, key: int) -> Api:
+        api = self._apis.get(key)
+        if api is None:
+            if self._limits.get(key, NOT_SERVED) == NOT_SERVED:
+                raise KeyError(key)
+            api = self._apis[key] = self._limited(self._all[key])
+        return api
+
+    def get(self, key: int, default: Any = None) -> Any:
+        """Return an API; a fast path, since this is called for each request."""
+        return self._apis.get(key) or super().get(key, default)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def _limited(self, api: Api) -> Api:
+        limit = self._limits[api.key]
+        return api if limit == api.max_version else evolve(api, max_version=limit)

@@ -10,7 +10,9 @@ has the ids of the cluster and the broker that the client intends to connect to 
 Errors: INVALID_REQUEST if the software's name or version is malformed, or if the request has only one of both ids.
 REBOOTSTRAP_REQUIRED if an id is not this broker's; as in Kafka, not before the client has authenticated.
 
-Declined: features (KIP-584). None are finalized, so clients use the API versions.
+Features (KIP-584): `transaction.version` is finalized at 2 if the store serves transactions, so clients use the second
+generation of the protocol (KIP-890). As in Kafka, it is no supported feature before v4, since older clients refuse the
+minimum 0. On other stores the response has neither features nor the APIs of transactions.
 """
 
 from __future__ import annotations
@@ -23,12 +25,23 @@ from attrs import Factory, frozen
 from korvet.broker.broker import Broker
 from korvet.broker.context import RequestContext
 from korvet.protocol.errors import ErrorCode
-from korvet.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from korvet.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from korvet.protocol.text import is_software
 
 Handler = Callable[[Broker, ApiVersionsRequest, RequestContext], Coroutine[Any, Any, ApiVersionsResponse]]
 
 NO_NODE = -1  # the default of `node_id`
+NOT_SERVED = -1
+# All brokers finalize the same level, so its epoch never rises.
+FEATURES_EPOCH = 0
+TRANSACTION_VERSION = "transaction.version"
+NEWEST_TRANSACTION_VERSION = 2
 
 
 @frozen
@@ -41,6 +54,8 @@ class Served:
     max_version: int
     # The minimum in the response; below `min_version` only for Produce.
     advertised_min_version: int = Factory(lambda self: self.min_version, takes_self=True)
+    # The maximum on a store that does not serve transactions, or NOT_SERVED.
+    without_transactions: int = Factory(lambda self: self.max_version, takes_self=True)
 
 
 def handler(served: Sequence[Served]) -> Handler:
@@ -56,9 +71,32 @@ def handler(served: Sequence[Served]) -> Handler:
             return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED, api_keys=[])
         if context.session is not None:
             context.session.versions_listed()
-        return ApiVersionsResponse(api_keys=[_described(api) for api in served])
+        return _response(served, context.version, with_transactions=broker.store.serves_transactions)
 
     return handle
+
+
+def _response(served: Sequence[Served], version: int, *, with_transactions: bool) -> ApiVersionsResponse:
+    if not with_transactions:
+        listed = [api for api in served if api.without_transactions != NOT_SERVED]
+        return ApiVersionsResponse(api_keys=[_described(api, api.without_transactions) for api in listed])
+    response = ApiVersionsResponse(
+        api_keys=[_described(api, api.max_version) for api in served],
+        finalized_features_epoch=FEATURES_EPOCH,
+        finalized_features=[
+            FinalizedFeatureKey(
+                name=TRANSACTION_VERSION,
+                max_version_level=NEWEST_TRANSACTION_VERSION,
+                min_version_level=NEWEST_TRANSACTION_VERSION,
+            )
+        ],
+    )
+    if version >= 4:
+        feature = SupportedFeatureKey(
+            name=TRANSACTION_VERSION, min_version=0, max_version=NEWEST_TRANSACTION_VERSION
+        )
+        response.supported_features = [feature]
+    return response
 
 
 def _is_valid(request: ApiVersionsRequest, version: int) -> bool:
@@ -74,5 +112,5 @@ def _is_for_another(broker: Broker, request: ApiVersionsRequest) -> bool:
     return (request.cluster_id, request.node_id) != (broker.cluster_id, broker.config.node_id)
 
 
-def _described(api: Served) -> ApiVersion:
-    return ApiVersion(api_key=api.key, min_version=api.advertised_min_version, max_version=api.max_version)
+def _described(api: Served, max_version: int) -> ApiVersion:
+    return ApiVersion(api_key=api.key, min_version=api.advertised_min_version, max_version=max_version)

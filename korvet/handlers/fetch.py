@@ -6,6 +6,9 @@ regardless of its size, so that consumers make progress. If there are fewer byte
 to `max_wait_ms` for the partitions to grow; it returns errors immediately. It watches the partitions before it reads
 them, so that it misses no append in between and does not poll. Records are never null in the response, only empty.
 
+At `isolation_level` read_committed, the response ends at the last stable offset, and lists the aborted transactions
+that have records in it: consumers drop these. The response has the last stable offset at both levels.
+
 A client over its quota of bytes, or of time, gets an empty response, and no records are charged. The response has at
 most the bytes that the quota allows in its window.
 
@@ -39,6 +42,7 @@ from korvet.protocol.errors import (
     detached,
 )
 from korvet.protocol.messages.fetch import (
+    AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchPartition,
@@ -318,7 +322,7 @@ class _Fetch:
                 high_watermark=offsets.high_watermark,
                 last_stable_offset=offsets.last_stable_offset,
                 log_start_offset=offsets.log_start_offset,
-                aborted_transactions=None if self.isolation_level is IsolationLevel.READ_UNCOMMITTED else [],
+                aborted_transactions=self._aborted(outcome),
                 records=outcome.batches.buffers,
             )
         if isinstance(outcome, EpochEnd):
@@ -331,6 +335,15 @@ class _Fetch:
                 records=(),
             )
         return self._error(tp, outcome)
+
+    def _aborted(self, result: ReadResult) -> list[AbortedTransaction] | None:
+        """Return the aborted transactions of the records. As in Kafka, the list is null if it was not requested."""
+        if self.isolation_level is IsolationLevel.READ_UNCOMMITTED:
+            return None
+        return [
+            AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+            for each in result.aborted
+        ]
 
     def _error(self, tp: TopicPartition, error: KafkaError) -> PartitionData:
         code = error.error_code

@@ -1,12 +1,13 @@
 """FindCoordinator: v0-6.
 
-Behaviour: a living broker coordinates each group (type 0). The response has its advertised address on the listener that
-received the request. COORDINATOR_NOT_AVAILABLE if it has no such listener, or if this broker's session has ended.
+Behaviour: a living broker coordinates each group (type 0) and each transactional id (type 1). The response has its
+advertised address on the listener that received the request. COORDINATOR_NOT_AVAILABLE if it has no such listener, or
+if this broker's session has ended.
 
 Versions: one key up to v3, any number of keys from v4 (KIP-699).
 
-Declined: transactional ids (type 1), with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which ends `init_transactions`
-immediately (see `init_producer_id`); share groups (type 2) and unknown types, with INVALID_REQUEST.
+Declined: share groups (type 2) and unknown types, with INVALID_REQUEST. On a store without transactions, transactional
+ids are TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which ends `init_transactions` immediately (see `init_producer_id`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from functools import partial
 
 from korvet.broker.broker import Broker, Node
 from korvet.broker.context import RequestContext
+from korvet.broker.transactional import check_transactions_are_served
 from korvet.concurrency.time_slices import map_in_slices
-from korvet.protocol.errors import ErrorCode, InvalidRequest, KafkaError, TransactionalIdAuthorizationFailed
+from korvet.protocol.errors import ErrorCode, InvalidRequest, KafkaError
 from korvet.protocol.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
@@ -74,7 +76,8 @@ def _find(broker: Broker, context: RequestContext, key_type: int, key: str) -> N
         return broker.coordinator(context, broker.group(context, key, Operation.DESCRIBE))
     if key_type == TRANSACTION:
         broker.authorize(context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key)
-        raise TransactionalIdAuthorizationFailed("transactions are not served")
+        check_transactions_are_served(broker)
+        return broker.coordinator(context, broker.transactions.routing.prefix + key)
     if key_type == SHARE and context.version >= SHARE_SINCE:
         broker.cluster(context, Operation.CLUSTER_ACTION)
     raise InvalidRequest(f"coordinators of type {key_type} are not served")

@@ -16,36 +16,25 @@ unless a client requests another retention time.
 
 from __future__ import annotations
 
-from korvet.broker.broker import Broker, coordinator_error, partition_of
+from korvet.broker.broker import Broker, coordinator_error
+from korvet.broker.commits import Commits, Outcomes, sort_commits
 from korvet.broker.context import RequestContext
-from korvet.concurrency.time_slices import TimeSlices, map_in_slices
-from korvet.protocol.errors import (
-    ErrorCode,
-    GroupIdNotFound,
-    IllegalGeneration,
-    KafkaError,
-    OffsetMetadataTooLarge,
-    detached,
-)
+from korvet.concurrency.time_slices import map_in_slices
+from korvet.protocol.errors import ErrorCode, GroupIdNotFound, IllegalGeneration, KafkaError, detached
 from korvet.protocol.messages.offset_commit import (
     OffsetCommitRequest,
-    OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
 from korvet.security.acls import Operation
-from korvet.storage.interface import OffsetAndMetadata, Topic, TopicPartition
-
-Outcomes = dict[TopicPartition, KafkaError | None]
+from korvet.storage.interface import TopicPartition
 
 
 async def handle(
     broker: Broker, request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse:
-    offsets: dict[TopicPartition, OffsetAndMetadata] = {}
-    outcomes: Outcomes = {}
     try:
         group_id = broker.group(context, request.group_id, Operation.READ)
     except KafkaError as error:
@@ -53,48 +42,13 @@ async def handle(
         return OffsetCommitResponse(
             topics=await map_in_slices(lambda topic: _refused(topic, refused), request.topics)
         )
-    time_slices = TimeSlices()
-    for topic in request.topics:
-        await _sort(broker, context, topic, offsets, outcomes, time_slices)
-    too_large = [tp for tp, error in outcomes.items() if isinstance(error, OffsetMetadataTooLarge)]
-    if offsets or too_large:
-        outcomes |= await _commit(broker, request, context, group_id, offsets, too_large)
+    commits = await sort_commits(broker, context, request.topics)
+    outcomes = commits.outcomes
+    if commits.asked:
+        outcomes |= await _commit(broker, request, context, group_id, commits)
     answered = [topic for topic in request.topics if topic.partitions]
     topics = await map_in_slices(lambda topic: _answer(topic, outcomes), answered)
     return OffsetCommitResponse(topics=topics)
-
-
-async def _sort(
-    broker: Broker,
-    context: RequestContext,
-    data: OffsetCommitRequestTopic,
-    offsets: dict[TopicPartition, OffsetAndMetadata],
-    outcomes: Outcomes,
-    time_slices: TimeSlices,
-) -> None:
-    """Sort a topic's partitions into offsets to commit, and errors."""
-    await time_slices.next()
-    topic: Topic | KafkaError
-    try:
-        topic = await broker.topic(context, data.name, Operation.READ)
-    except KafkaError as error:
-        topic = coordinator_error(error)
-    for partition in data.partitions:
-        try:
-            if isinstance(topic, KafkaError):
-                raise topic
-            tp = partition_of(topic, partition.partition_index)
-            offsets[tp] = _checked(broker, partition)
-        except KafkaError as error:
-            outcomes[TopicPartition(data.name, partition.partition_index)] = error
-        await time_slices.next()
-
-
-def _checked(broker: Broker, data: OffsetCommitRequestPartition) -> OffsetAndMetadata:
-    metadata = data.committed_metadata or ""
-    if len(metadata) > broker.config.offset_metadata_max_bytes:
-        raise OffsetMetadataTooLarge
-    return OffsetAndMetadata(data.committed_offset, data.committed_leader_epoch, metadata)
 
 
 async def _commit(
@@ -102,24 +56,21 @@ async def _commit(
     request: OffsetCommitRequest,
     context: RequestContext,
     group_id: str,
-    offsets: dict[TopicPartition, OffsetAndMetadata],
-    too_large: list[TopicPartition],
+    commits: Commits,
 ) -> Outcomes:
     """Commit the offsets, and return the outcome of each partition."""
-    # If the client may not commit at all, that error also replaces OFFSET_METADATA_TOO_LARGE.
-    asked = [*offsets, *too_large]
     try:
         outcomes = await broker.groups.commit(
             group_id,
-            offsets,
+            commits.offsets,
             member_id=request.member_id,
             group_instance_id=request.group_instance_id,
             generation_id=request.generation_id_or_member_epoch,
         )
     except GroupIdNotFound as error:
-        return dict.fromkeys(asked, error if context.version >= 9 else IllegalGeneration())
+        return dict.fromkeys(commits.asked, error if context.version >= 9 else IllegalGeneration())
     except KafkaError as error:
-        return dict.fromkeys(asked, coordinator_error(error))
+        return dict.fromkeys(commits.asked, coordinator_error(error))
     return {tp: error and coordinator_error(error) for tp, error in outcomes.items()}
 
 

@@ -1,4 +1,4 @@
-"""Produce: v3-11, advertised from v0.
+"""Produce: v3-12, advertised from v0.
 
 Behaviour: the broker validates exactly one record batch per partition (`record_batch.validate_produced`), checks its
 records unless the store does or the topic has `record.validation=batch` (`record_batch.check_records`), and appends
@@ -15,12 +15,21 @@ INVALID_RECORD. A batch with more records than `batch.max.records` is MESSAGE_TO
 
 A broker that leaves the cluster, or may have been declared dead, answers NOT_LEADER_OR_FOLLOWER.
 
-Declined: transactions (TRANSACTIONAL_ID_AUTHORIZATION_FAILED), and Kafka's internal topics.
+Transactions: a transactional batch needs a transactional id that the client may write to; otherwise every partition of
+the request is TRANSACTIONAL_ID_AUTHORIZATION_FAILED. All transactional batches of a request have one producer
+(INVALID_PRODUCER_ID_MAPPING). Up to v11 their partitions must be in the producer's transaction: TRANSACTION_ABORTABLE
+in v11, INVALID_TXN_STATE below. In v12 the broker adds them; CONCURRENT_TRANSACTIONS while the previous transaction
+ends. Other errors that pass are NOT_ENOUGH_REPLICAS. If storage refuses a batch because its transaction has ended, this
+process had an outdated state of the transaction: the handler reads it again, and appends once more. A plain batch of a
+request with a transactional id is plain. A store without transactions refuses every transactional id, and serves no
+v12.
+
+Declined: Kafka's internal topics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from time import monotonic
 
 from attrs import frozen
@@ -28,9 +37,17 @@ from attrs import frozen
 from korvet.broker.broker import Broker, partition_of
 from korvet.broker.context import Disconnect, PendingResponse, RequestContext
 from korvet.broker.topics import INTERNAL_TOPICS, MAX_NAME_LENGTH, TopicRules
+from korvet.broker.transactional import (
+    Admitted,
+    Generation,
+    admit,
+    append_error,
+    check_transactions_are_served,
+)
 from korvet.concurrency.time_slices import TimeSlices, map_in_slices, run_in_slices
 from korvet.protocol.compression import Codec
 from korvet.protocol.errors import (
+    InvalidProducerIdMapping,
     InvalidRecord,
     InvalidRequest,
     InvalidRequiredAcks,
@@ -63,13 +80,31 @@ from korvet.protocol.record_batch import (
 from korvet.protocol.steps import RECORDS_A_STEP, Steps, at_once
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.failed_sequences import ProducerBatch
-from korvet.storage.interface import AppendResult, AppendResults, PendingAppend, Topic, TopicPartition
+from korvet.storage.interface import (
+    AppendResult,
+    AppendResults,
+    PendingAppend,
+    Topic,
+    TopicPartition,
+    TransactionEnded,
+)
 
 NO_TIMESTAMP = -1
 # Limit of refused records that a response lists for a partition.
 RECORD_ERRORS = 100
 
+# The first versions whose clients know TRANSACTION_ABORTABLE, and that let the broker add partitions.
+ABORTABLE_SINCE, ADDS_SINCE = 11, 12
+
 Batches = dict[TopicPartition, RecordBatch]
+
+
+class RequestRefused(Exception):  # noqa: N818  names the outcome
+    """Every partition of the request gets the error."""
+
+    def __init__(self, error: KafkaError) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class TimestampsRefused(InvalidTimestamp):
@@ -97,10 +132,13 @@ class PendingProduce(PendingResponse):
     context: RequestContext
     batches: Batches
     outcomes: AppendResults
+    transactions: Admitted | None
     appending: PendingAppend
 
     async def wait(self) -> ProduceResponse | None:
         results = await self.appending.wait()
+        if self.transactions:
+            results = await _again(self.broker, self.request, self.context, self.batches, results)
         return await _respond(self.broker, self.request, self.context, self.batches, self.outcomes | results)
 
     def abandon(self) -> None:
@@ -112,19 +150,139 @@ async def handle(
 ) -> ProduceResponse | PendingProduce | None:
     batches: Batches = {}
     outcomes: AppendResults = {}
+    transactions: Admitted | None = None
     time_slices = TimeSlices()
-    for topic in request.topic_data:
-        await _take(broker, request, context, topic, time_slices, batches, outcomes)
+    try:
+        if request.transactional_id is not None:
+            _authorize_transaction(broker, request, context, request.transactional_id)
+        for topic in request.topic_data:
+            await _take(broker, request, context, topic, time_slices, batches, outcomes)
+        if request.transactional_id is not None:
+            transactions = await _admit(broker, request, context, batches, outcomes)
+    except RequestRefused as refused:
+        return await _refuse(broker, request, context, refused.error)
     if batches:
-        timeout_s = max(request.timeout_ms, 0) / 1000
         began = monotonic() if context.is_timed else 0.0
-        appending = await broker.log.begin_append(batches, acks=request.acks, timeout_s=timeout_s)
+        appending = await _begin_append(broker, request, batches, transactions)
         if began:
             context.stored_s = monotonic() - began
         if not isinstance(appending, dict):
-            return PendingProduce(broker, request, context, batches, outcomes, appending)
+            return PendingProduce(broker, request, context, batches, outcomes, transactions, appending)
+        if transactions:
+            appending = await _again(broker, request, context, batches, appending)
         outcomes |= appending
     return await _respond(broker, request, context, batches, outcomes)
+
+
+def _begin_append(
+    broker: Broker, request: ProduceRequest, batches: Batches, transactions: Admitted | None
+) -> Awaitable[AppendResults | PendingAppend]:
+    timeout_s = max(request.timeout_ms, 0) / 1000
+    if transactions:
+        return broker.log.begin_append(
+            batches, acks=request.acks, timeout_s=timeout_s, transactions=transactions
+        )
+    return broker.log.begin_append(batches, acks=request.acks, timeout_s=timeout_s)
+
+
+# --- Transactions --------------------------------------------------------------------------------------------
+
+
+def _authorize_transaction(
+    broker: Broker, request: ProduceRequest, context: RequestContext, transactional_id: str
+) -> None:
+    """Raise RequestRefused if the request has transactional batches, and the client may not send them."""
+    try:
+        check_transactions_are_served(broker)
+        if any(_is_transactional(each) for topic in request.topic_data for each in topic.partition_data):
+            broker.authorize(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    except KafkaError as error:
+        raise RequestRefused(detached(error)) from None
+
+
+def _is_transactional(data: PartitionProduceData) -> bool:
+    buffer = data.records[0] if data.records else b""
+    return len(buffer) >= HEADER_BYTES and RecordBatch(buffer).is_transactional
+
+
+async def _admit(
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    batches: Batches,
+    outcomes: AppendResults,
+) -> Admitted:
+    """Return the transactions of the transactional batches. Move those that are refused to the outcomes."""
+    transactional = {tp: batch for tp, batch in batches.items() if batch.is_transactional}
+    if len({(batch.producer_id, batch.producer_epoch) for batch in transactional.values()}) > 1:
+        message = "Transactional records contained more than one producer ID"
+        raise RequestRefused(InvalidProducerIdMapping(message))
+    admitted, refused = await _admitted(broker, request, context, transactional)
+    for tp in refused:
+        del batches[tp]
+    outcomes |= refused
+    return admitted
+
+
+async def _admitted(
+    broker: Broker, request: ProduceRequest, context: RequestContext, batches: Batches
+) -> tuple[Admitted, AppendResults]:
+    """Return the transactions of batches, and the errors of those that are refused."""
+    if not batches:
+        return {}, {}
+    transactional_id = request.transactional_id or ""
+    admitted, refused = await admit(broker, transactional_id, _generation(context.version), batches)
+    for tp, error in refused.items():
+        broker.log.note_failure(tp, ProducerBatch.of(batches[tp]), error)
+    return admitted, {**refused}
+
+
+async def _again(
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    batches: Batches,
+    results: AppendResults,
+) -> AppendResults:
+    """Append batches once more whose transactions have ended, as the coordinator sees them now.
+
+    Return the results of all batches, with the errors that clients of the request's version know.
+    """
+    ended = {tp: batches[tp] for tp, result in results.items() if isinstance(result, TransactionEnded)}
+    if ended:
+        await broker.transactions.reload(request.transactional_id or "")
+        admitted, refused = await _admitted(broker, request, context, ended)
+        results = results | refused
+        if admitted:
+            again = {tp: ended[tp] for tp in admitted}
+            appending = await _begin_append(broker, request, again, admitted)
+            results |= appending if isinstance(appending, dict) else await appending.wait()
+    generation = _generation(context.version)
+    return {
+        tp: append_error(result, generation) if isinstance(result, KafkaError) else result
+        for tp, result in results.items()
+    }
+
+
+def _generation(version: int) -> Generation:
+    if version >= ADDS_SINCE:
+        return Generation.ADDS
+    return Generation.ABORTABLE if version >= ABORTABLE_SINCE else Generation.FIRST
+
+
+async def _refuse(
+    broker: Broker, request: ProduceRequest, context: RequestContext, error: KafkaError
+) -> ProduceResponse | None:
+    """Respond with the error for every partition of the request."""
+    outcomes: AppendResults = {
+        TopicPartition(topic.name, partition.index): error
+        for topic in request.topic_data
+        for partition in topic.partition_data
+    }
+    return await _respond(broker, request, context, {}, outcomes)
+
+
+# --- Responding ----------------------------------------------------------------------------------------------
 
 
 async def _respond(
@@ -149,6 +307,9 @@ async def _respond(
     return response
 
 
+# --- Batches -------------------------------------------------------------------------------------------------
+
+
 async def _take(
     broker: Broker,
     request: ProduceRequest,
@@ -171,7 +332,10 @@ async def _take(
                 raise topic
             if tp in batches or tp in outcomes:
                 raise InvalidRequest(f"partition {partition.index} stands twice in the request")
-            batches[partition_of(topic, partition.index)] = await _checked(broker, context, topic, partition)
+            batch = await _checked(broker, context, topic, partition)
+            if batch.is_transactional and request.transactional_id is None:
+                raise RequestRefused(TransactionalIdAuthorizationFailed("the batch is in no transaction"))
+            batches[partition_of(topic, partition.index)] = batch
         except KafkaError as error:
             batches.pop(tp, None)
             outcomes[tp] = detached(error)
@@ -188,8 +352,6 @@ def _note_failure(broker: Broker, tp: TopicPartition, data: PartitionProduceData
 
 async def _topic(broker: Broker, request: ProduceRequest, context: RequestContext, name: str) -> Topic:
     """Return a topic that the client may append to."""
-    if request.transactional_id is not None:
-        raise TransactionalIdAuthorizationFailed("transactions are not served")
     broker.authorize(context, Operation.WRITE, ResourceType.TOPIC, name)
     if name in INTERNAL_TOPICS:
         raise InvalidTopicException(f"Cannot append to internal topic {name}")
@@ -213,8 +375,6 @@ async def _checked(
         raise MessageTooLarge(
             f"The batch has {batch.record_count} records; batch.max.records={broker.config.batch_max_records}."
         )
-    if batch.is_transactional:
-        raise TransactionalIdAuthorizationFailed("transactions are not served")
     if batch.max_timestamp < batch.base_timestamp:
         await run_in_slices(set_max_timestamp(batch))
     # Each of these checks decodes the batch, and so refuses malformed records.

@@ -527,6 +527,10 @@ class TransactionAbortable(KafkaError):
     error_code = ErrorCode.TRANSACTION_ABORTABLE
 
 
+class InvalidRegularExpression(KafkaError):
+    error_code = ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
 def _class_of(code: ErrorCode) -> type[KafkaError]:
     """Return a new class for a code that korvet passes on and never raises."""
     name = "".join(map(str.capitalize, code.name.split("_")))

@@ -14,7 +14,8 @@ from korvet.protocol.schema import schema_of
 # Adds the error codes of a response to the list.
 Find = Callable[[Any, list[int]], None]
 
-ERROR_CODE = "error_code"
+#: The fields with error codes: the second one is that of AddPartitionsToTxn.
+ERROR_CODES = ("error_code", "partition_error_code")
 
 
 def name_of(code: int) -> str:
@@ -43,7 +44,7 @@ def _lines(struct: type[Any], variable: str, depth: int) -> list[str]:
     lines: list[str] = []
     for field in schema_of(struct).fields:
         value = f"{variable}.{field.name}"
-        if field.name == ERROR_CODE:
+        if field.name in ERROR_CODES:
             lines += [f"{indent}if {value}: codes.append({value})"]
         elif field.struct is None:
             continue

@@ -24,7 +24,7 @@ from korvet.broker.limits import ByteBudget, share_of
 from korvet.concurrency.decoded_budget import DECODED
 from korvet.concurrency.tasks import supervise
 from korvet.config import Listener
-from korvet.handlers import APIS
+from korvet.handlers import APIS, apis_on
 from korvet.logs import LogLimit
 from korvet.protocol.connection import Api
 from korvet.server.admission import Admission
@@ -146,7 +146,8 @@ class Server:
     async def _accept_until_stopped(
         self, connections: trio.Nursery, task_status: trio.TaskStatus[Self]
     ) -> None:
-        shared = Shared(self.broker, self.apis, RequestMemory(self._budget))
+        apis = apis_on(self.broker.store, self.apis)
+        shared = Shared(self.broker, apis, RequestMemory(self._budget))
         try:
             async with trio.open_nursery() as accepting:
                 await accepting.start(supervise, "sweep", self._sweep)

@@ -136,6 +136,7 @@ class MemoryStorage(Storage):
     description: str = field(init=False)
     durability: str = field(default="everything is forgotten when the broker ends", init=False)
     is_elsewhere: bool = field(default=False, init=False)
+    serves_transactions: bool = field(default=True, init=False)
     _budget: MemoryBudget = field(init=False)
     # Replaced, never changed, so that callers of `topics` can iterate over the result across checkpoints.
     _topics: dict[str, Topic] = field(factory=dict, init=False)

@@ -22,6 +22,7 @@ from korvet.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
+from korvet.protocol.response_errors import ERROR_CODES
 from korvet.protocol.schema import schema_of
 from tests.protocol.samples import encoded, sample
 
@@ -39,7 +40,7 @@ def codes_in(message: Any, version: int) -> Iterator[int]:
         if version not in field.versions:
             continue
         value = getattr(message, field.name)
-        if field.name == "error_code":
+        if field.name in ERROR_CODES:
             yield value
         elif field.struct is not None and field.is_array:
             for each in value or ():

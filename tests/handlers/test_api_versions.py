@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from korvet.broker.broker import Broker
-from korvet.handlers import APIS
+from korvet.handlers import APIS, apis_on
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from korvet.security.session import Sasl, Session, State
@@ -30,7 +30,7 @@ async def test_response_lists_exactly_the_served_apis(broker: Broker) -> None:
 async def test_produce_is_advertised_from_version_0(broker: Broker) -> None:
     response = await versions(broker, 0)
 
-    assert (0, 0, 11) == (
+    assert (0, 0, 12) == (
         response.api_keys[0].api_key,
         response.api_keys[0].min_version,
         response.api_keys[0].max_version,
@@ -98,11 +98,39 @@ async def test_ids_are_not_compared_before_the_client_has_authenticated(broker: 
     assert (ErrorCode.NONE, ErrorCode.REBOOTSTRAP_REQUIRED) == (before.error_code, after.error_code)
 
 
-async def test_no_features_are_finalized(broker: Broker) -> None:
-    response = await versions(broker, 4)
+@pytest.mark.parametrize("version, supported", [(3, []), (4, [("transaction.version", 0, 2)])])
+async def test_transaction_version_is_finalized(
+    broker: Broker, version: int, supported: list[tuple[str, int, int]]
+) -> None:
+    response = await versions(broker, version)
+
+    assert supported == [
+        (each.name, each.min_version, each.max_version) for each in response.supported_features
+    ]
+    assert [("transaction.version", 2, 2)] == [
+        (each.name, each.min_version_level, each.max_version_level) for each in response.finalized_features
+    ]
+    assert 0 == response.finalized_features_epoch
+
+
+# --- A store without transactions ----------------------------------------------------------------------------
+
+
+async def test_no_features_are_finalized_without_transactions(plain: Broker) -> None:
+    response = await versions(plain, 4)
 
     assert ([], [], -1) == (
         response.supported_features,
         response.finalized_features,
         response.finalized_features_epoch,
     )
+
+
+async def test_apis_of_transactions_are_not_listed_without_transactions(plain: Broker) -> None:
+    response = await versions(plain, 4)
+
+    listed = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
+    served = apis_on(plain.store)
+    assert {key: (api.advertised_min_version, api.max_version) for key, api in served.items()} == listed
+    assert set(APIS) - set(listed) == {24, 25, 26, 27, 28, 61, 65, 66}
+    assert (0, 11) == listed[0]

@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from korvet.broker.broker import Broker
 from korvet.broker.limits import SMALLEST_ANSWER_BYTES
@@ -34,6 +34,7 @@ from tests.handlers.support import (
     new_broker,
     reconfigure,
 )
+from tests.handlers.transactional import TransactionalProducer, coordinating
 
 T1 = TopicPartition("t", 1)
 BATCH = len(batch(b"value"))
@@ -484,6 +485,54 @@ async def test_aborted_transactions_are_listed_only_under_read_committed(broker:
 
     assert (await one(broker, 0, isolation_level=0)).aborted_transactions is None
     assert [] == (await one(broker, 0, isolation_level=1)).aborted_transactions
+
+
+async def test_read_committed_ends_before_an_open_transaction(broker: Broker) -> None:
+    await create(broker)
+    async with coordinating(broker):
+        producer = TransactionalProducer(broker)
+        await producer.init()
+        await append(broker, T0, b"before")
+        await producer.send(b"a")
+        await append(broker, T0, b"after")
+
+        committed, uncommitted = [await one(broker, 0, isolation_level=level) for level in (1, 0)]
+        await producer.finish(commit=False)
+        aborted = await one(broker, 0, isolation_level=1)
+
+    assert [(0, 3, 1)] * 2 == [
+        (each.log_start_offset, each.high_watermark, each.last_stable_offset)
+        for each in (committed, uncommitted)
+    ]
+    assert ([0], [0, 1, 2]) == (base_offsets(committed), base_offsets(uncommitted))
+    assert 4 == aborted.last_stable_offset
+    assert [(producer.producer_id, 1)] == [
+        (each.producer_id, each.first_offset) for each in aborted.aborted_transactions or ()
+    ]
+
+
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+async def test_end_of_a_transaction_ends_the_wait_of_a_fetch(broker: Broker, commit: bool) -> None:
+    await create(broker)
+    answers: list[Any] = []
+    answered = trio.Event()
+
+    async def read() -> None:
+        answers.append(await one(broker, 0, isolation_level=1, wait_ms=60_000, min_bytes=1))
+        answered.set()
+
+    async with coordinating(broker), trio.open_nursery() as nursery:
+        producer = TransactionalProducer(broker)
+        await producer.init()
+        await producer.send(b"a")
+        nursery.start_soon(read)
+        await wait_all_tasks_blocked()
+        assert [] == answers
+        await producer.finish(commit=commit)
+        with trio.fail_after(10):
+            await answered.wait()
+
+    assert 2 == answers[0].last_stable_offset
 
 
 async def test_invalid_isolation_levels_are_refused(broker: Broker) -> None:

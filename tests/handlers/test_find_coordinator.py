@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 
 from korvet.broker.broker import Broker
 from korvet.protocol.errors import ErrorCode, error_for
@@ -48,12 +49,11 @@ async def test_several_keys_are_answered_from_version_4(broker: Broker) -> None:
 @pytest.mark.parametrize(
     "key_type, error",
     [
-        (1, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
         (2, ErrorCode.INVALID_REQUEST),
         (3, ErrorCode.INVALID_REQUEST),
         (-1, ErrorCode.INVALID_REQUEST),
     ],
-    ids=["transaction", "share", "unknown", "negative"],
+    ids=["share", "unknown", "negative"],
 )
 @pytest.mark.parametrize("version", [3, 6])
 async def test_other_key_types_are_refused(
@@ -63,6 +63,40 @@ async def test_other_key_types_are_refused(
 
     answer = found if version < 4 else found.coordinators[0]
     assert (error, -1, "", -1) == (answer.error_code, answer.node_id, answer.host, answer.port)
+
+
+@pytest.mark.parametrize("version", [3, 6])
+async def test_this_broker_coordinates_a_transactional_id(broker: Broker, version: int) -> None:
+    found = await find(broker, "x", key_type=1, version=version)
+
+    answer = found if version < 4 else found.coordinators[0]
+    assert (ErrorCode.NONE, 1, "broker.example", 9092) == (
+        answer.error_code,
+        answer.node_id,
+        answer.host,
+        answer.port,
+    )
+
+
+async def test_transactional_ids_are_placed_independently_of_groups(broker: Broker) -> None:
+    others = {node_id: evolve(broker.membership.own, node_id=node_id) for node_id in range(1, 4)}
+    broker.membership._use(others, others)
+    names = [f"name-{number}" for number in range(20)]
+
+    groups = [each.node_id for each in (await find(broker, *names)).coordinators]
+    ids = [each.node_id for each in (await find(broker, *names, key_type=1)).coordinators]
+
+    assert {1, 2, 3} == set(ids)
+    assert groups != ids
+    assert ids == [broker.membership.coordinator(f"transaction:{name}").node_id for name in names]
+
+
+@pytest.mark.parametrize("version", [3, 6])
+async def test_transactional_ids_are_refused_without_transactions(plain: Broker, version: int) -> None:
+    found = await find(plain, "x", key_type=1, version=version)
+
+    answer = found if version < 4 else found.coordinators[0]
+    assert (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1) == (answer.error_code, answer.node_id)
 
 
 def test_refusal_of_transactions_is_not_retriable() -> None:

@@ -13,8 +13,9 @@ from korvet.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from korvet.storage.interface import LogOffsets, TopicPartition
-from tests.handlers.support import T0, Shim, append, ask, away, create, install
+from korvet.storage.interface import TopicPartition
+from tests.handlers.support import NOW_MS, T0, Shim, append, ask, away, create, install
+from tests.handlers.transactional import TransactionalProducer, coordinating
 
 LATEST, EARLIEST, MAX, EARLIEST_LOCAL, TIERED, PENDING = -1, -2, -3, -4, -5, -6
 
@@ -107,25 +108,23 @@ async def test_truncated_empty_partition_keeps_its_latest_offset(written: Broker
     assert (0, 5, -1, 0) == await found(written, LATEST)
 
 
-def open_transaction_from(broker: Broker, offset: int) -> None:
-    """Let the storage report an open transaction, which the memory backend never does."""
-    storage = broker._storage
-
-    async def latest(tp: TopicPartition) -> LogOffsets:
-        bounds = await storage.latest(tp)
-        return LogOffsets(bounds.log_start_offset, bounds.high_watermark, offset)
-
-    install(broker, Shim(storage, latest=latest))
-
-
 async def test_read_committed_ends_at_the_last_stable_offset(written: Broker) -> None:
-    open_transaction_from(written, 3)
+    async with coordinating(written):
+        producer = TransactionalProducer(written)
+        await producer.init()
+        await producer.send(b"f")
+        await append(written, T0, b"g", timestamps=[NOW_MS + 1])
 
-    assert 5 == (await one(written, LATEST, isolation_level=0)).offset
-    assert 3 == (await one(written, LATEST, isolation_level=1)).offset
-    assert (0, 1, 300, 0) == await found(written, 250, isolation_level=1)
-    assert (0, -1, -1, -1) == await found(written, 301, isolation_level=1)
-    assert (0, -1, -1, -1) == await found(written, MAX, isolation_level=1)
+        assert 7 == (await one(written, LATEST, isolation_level=0)).offset
+        assert 5 == (await one(written, LATEST, isolation_level=1)).offset
+        assert (0, 1, 300, 0) == await found(written, 250, isolation_level=1)
+        assert (0, 5, NOW_MS, 0) == await found(written, 501)
+        assert (0, -1, -1, -1) == await found(written, 501, isolation_level=1)
+        assert (0, -1, -1, -1) == await found(written, MAX, isolation_level=1)
+        await producer.finish()
+
+    assert 8 == (await one(written, LATEST, isolation_level=1)).offset
+    assert (0, 6, NOW_MS + 1, 0) == await found(written, MAX, isolation_level=1)
 
 
 @pytest.mark.parametrize(

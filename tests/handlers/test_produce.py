@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, Final
 
 import pytest
 from attrs import evolve
@@ -37,9 +38,11 @@ from tests.handlers.support import (
     produce_request,
     reconfigure,
 )
+from tests.handlers.transactional import TransactionalProducer, coordinating, fetched, settled
 
 T1 = TopicPartition("t", 1)
 DAY_MS = 86_400_000
+PRODUCER: Final[dict[str, Any]] = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
 
 
 async def produce(
@@ -198,15 +201,6 @@ async def test_error_with_acks_0_closes_the_connection(broker: Broker) -> None:
         await ask(broker, 0, 9, produce_request({TopicPartition("t", 9): batch(), T0: batch()}, acks=0))
 
     assert [(0, 1)] == await stored(broker)
-
-
-async def test_transactional_ids_are_refused(broker: Broker) -> None:
-    await create(broker)
-
-    answer = await one(broker, batch(), transactional_id="x")
-
-    assert ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED == answer.error_code
-    assert [] == await stored(broker)
 
 
 async def test_internal_topics_are_refused(broker: Broker) -> None:
@@ -391,3 +385,227 @@ async def test_broker_whose_session_has_ended_appends_nothing() -> None:
     membership._session_ends_s = math.inf
     assert ErrorCode.NONE == (await one(broker, batch(b"in session"))).error_code
     assert [(0, 1), (1, 1)] == await stored(broker)
+
+
+# --- Transactions --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def coordinated(broker: Broker) -> AsyncIterator[Broker]:
+    async with coordinating(broker):
+        await create(broker, partitions=2)
+        yield broker
+
+
+async def initialized(broker: Broker, version: int = 2) -> TransactionalProducer:
+    producer = TransactionalProducer(broker, version=version)
+    await producer.init()
+    return producer
+
+
+async def errors_of(
+    producer: TransactionalProducer, *tps: TopicPartition, version: int | None = None
+) -> list[ErrorCode]:
+    responses = await producer.try_send(b"a", tps=tps or (T0,), version=version)
+    return [ErrorCode(each.error_code) for each in responses]
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+async def test_transactional_batches_are_appended(coordinated: Broker, version: int) -> None:
+    producer = await initialized(coordinated, 2 if version >= 12 else 1)
+    if version < 12:
+        await producer.add(T0, T1)
+
+    assert [ErrorCode.NONE] * 2 == await errors_of(producer, T0, T1, version=version)
+    assert 0 == (await fetched(coordinated, T1)).last_stable_offset
+    await producer.finish()
+    assert 2 == (await fetched(coordinated, T1)).last_stable_offset
+
+
+@pytest.mark.parametrize(
+    "version, error",
+    [
+        (3, ErrorCode.INVALID_TXN_STATE),
+        (10, ErrorCode.INVALID_TXN_STATE),
+        (11, ErrorCode.TRANSACTION_ABORTABLE),
+    ],
+)
+async def test_partition_that_was_not_added_is_refused_alone(
+    coordinated: Broker, version: int, error: ErrorCode
+) -> None:
+    producer = await initialized(coordinated, 1)
+    await producer.add(T0)
+
+    assert [ErrorCode.NONE, error] == await errors_of(producer, T0, T1, version=version)
+    assert 0 == (await fetched(coordinated, T1)).high_watermark
+
+
+async def test_twelfth_version_adds_the_partitions(coordinated: Broker) -> None:
+    producer = await initialized(coordinated)
+
+    assert [ErrorCode.NONE] * 2 == await errors_of(producer, T0, T1)
+    found = await coordinated.transactions.describe("x")
+    assert ("Ongoing", 2, 2) == (found.state.value, found.version, len(found.partitions))
+
+
+async def test_transactional_batch_without_transactional_id_refuses_the_request(coordinated: Broker) -> None:
+    batches = {T1: batch(), T0: batch(is_transactional=True, **PRODUCER)}
+
+    answers = await produce(coordinated, batches)
+
+    assert [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] * 2 == [each.error_code for each in answers]
+    assert 0 == (await fetched(coordinated, T1)).high_watermark
+
+
+async def test_plain_batch_of_a_request_with_transactional_id_is_plain(coordinated: Broker) -> None:
+    answer = await one(coordinated, batch(), transactional_id="x")
+
+    assert ErrorCode.NONE == answer.error_code
+    assert 1 == (await fetched(coordinated)).last_stable_offset
+
+
+async def test_plain_batch_of_a_producer_in_a_transaction_is_refused(coordinated: Broker) -> None:
+    producer = await initialized(coordinated)
+    await producer.send(b"a")
+    plain = batch(producer_id=producer.producer_id, producer_epoch=producer.epoch, base_sequence=1)
+
+    assert ErrorCode.INVALID_TXN_STATE == (await one(coordinated, plain, transactional_id="x")).error_code
+    assert ErrorCode.INVALID_TXN_STATE == (await one(coordinated, plain)).error_code
+
+
+async def test_two_producers_in_a_request_are_refused(coordinated: Broker) -> None:
+    batches = {
+        T0: batch(is_transactional=True, **PRODUCER),
+        T1: batch(is_transactional=True, **{**PRODUCER, "producer_id": 8}),
+        TopicPartition("made-up", 0): batch(),
+    }
+
+    answers = await produce(coordinated, batches, transactional_id="x", version=12)
+
+    assert [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 3 == [each.error_code for each in answers]
+
+
+@pytest.mark.parametrize("version", [11, 12])
+async def test_unknown_and_foreign_producers_are_refused(coordinated: Broker, version: int) -> None:
+    await initialized(coordinated)
+    for name in ("x", "made-up"):
+        foreign = TransactionalProducer(coordinated, name, producer_id=7, epoch=0)
+
+        assert [ErrorCode.INVALID_PRODUCER_ID_MAPPING] == await errors_of(foreign, version=version)
+
+
+@pytest.mark.parametrize("version", [11, 12])
+async def test_fenced_producer_gets_invalid_producer_epoch(coordinated: Broker, version: int) -> None:
+    producer = await initialized(coordinated, 1)
+    await initialized(coordinated)
+
+    assert [ErrorCode.INVALID_PRODUCER_EPOCH] == await errors_of(producer, version=version)
+
+
+@pytest.mark.parametrize("version", [11, 12])
+async def test_coordinator_that_is_not_available_is_not_enough_replicas(
+    coordinated: Broker, version: int
+) -> None:
+    producer = await initialized(coordinated, 1)
+    coordinated.transactions.storage = Shim(coordinated._storage, load=away, save=away)
+
+    assert [ErrorCode.NOT_ENOUGH_REPLICAS] == await errors_of(producer, version=version)
+
+
+async def prepared(broker: Broker, version: int) -> TransactionalProducer:
+    """Return a producer whose transaction ends, while its markers cannot be written."""
+    producer = await initialized(broker, version)
+    await producer.send(b"a")
+    broker.transactions.storage = Shim(broker._storage, write_markers=away)
+    await producer.end()
+    return producer
+
+
+@pytest.mark.parametrize(
+    "version, error", [(11, ErrorCode.NOT_ENOUGH_REPLICAS), (12, ErrorCode.CONCURRENT_TRANSACTIONS)]
+)
+async def test_next_transaction_is_refused_while_markers_cannot_be_written(
+    coordinated: Broker, version: int, error: ErrorCode
+) -> None:
+    producer = await prepared(coordinated, 1)
+
+    assert [error] == await errors_of(producer, version=version)
+
+
+async def test_next_transaction_waits_for_the_markers_of_the_previous_one(coordinated: Broker) -> None:
+    producer = await initialized(coordinated)
+    for number in range(5):
+        assert 2 * number == await producer.send(b"a")
+        assert ErrorCode.NONE == (await producer.end()).error_code
+
+
+async def test_later_batch_does_not_overtake_a_refused_one(coordinated: Broker) -> None:
+    producer = await prepared(coordinated, 2)
+    first = producer.batch(T0, b"b")
+    producer.sequences[T0] = 1
+    later = producer.batch(T0, b"c")
+
+    async def send(data: bytearray) -> ErrorCode:
+        (answer,) = await produce(coordinated, {T0: bytearray(data)}, transactional_id="x", version=12)
+        return ErrorCode(answer.error_code)
+
+    assert ErrorCode.CONCURRENT_TRANSACTIONS == await send(first)
+    coordinated.transactions.storage = coordinated._storage
+    await settled(coordinated)
+    assert ErrorCode.CONCURRENT_TRANSACTIONS == await send(later)
+    assert [ErrorCode.NONE] * 2 == [await send(first), await send(later)]
+
+
+async def test_outdated_state_is_read_again(coordinated: Broker) -> None:
+    """Another process has ended the transaction and begun the next one, with the same epoch."""
+    producer = await initialized(coordinated, 1)
+    await producer.send(b"a")
+    states = coordinated.transactions.states
+    outdated = states._cached("x")
+    assert outdated is not None
+    await producer.finish()
+    await producer.add(T0)
+    states._note("x", outdated)
+
+    assert [ErrorCode.NONE] == await errors_of(producer)
+    await producer.finish(commit=False)
+    assert 1 == len((await fetched(coordinated)).aborted_transactions or ())
+
+
+async def test_batch_of_an_ended_transaction_is_refused(coordinated: Broker) -> None:
+    producer = await initialized(coordinated, 1)
+    await producer.send(b"a")
+    states = coordinated.transactions.states
+    outdated = states._cached("x")
+    assert outdated is not None
+    await producer.finish()
+    states._note("x", outdated)
+
+    assert [ErrorCode.TRANSACTION_ABORTABLE] == await errors_of(producer)
+    assert 2 == (await fetched(coordinated)).high_watermark
+
+
+async def test_second_generation_begins_with_sequence_zero(coordinated: Broker) -> None:
+    producer = await initialized(coordinated)
+    producer.sequences[T0] = 1
+
+    assert [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER] == await errors_of(producer)
+
+
+async def test_refused_transactional_batch_with_acks_0_closes_the_connection(coordinated: Broker) -> None:
+    request = produce_request({T0: batch(is_transactional=True, **PRODUCER)}, acks=0)
+
+    with pytest.raises(Disconnect, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+        await ask(coordinated, 0, 11, request)
+
+
+async def test_transactional_ids_are_refused_without_transactions(plain: Broker) -> None:
+    await create(plain)
+
+    answers = [
+        await one(plain, batch(is_transactional=is_transactional, **PRODUCER), transactional_id="x")
+        for is_transactional in (True, False)
+    ]
+
+    assert [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] * 2 == [each.error_code for each in answers]
+    assert [] == await stored(plain)

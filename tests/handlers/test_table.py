@@ -5,7 +5,8 @@ import sys
 
 from trio.testing import MockClock
 
-from korvet.handlers import APIS, Apis
+from korvet.broker.broker import Broker
+from korvet.handlers import APIS, Apis, apis_on
 
 
 def test_broker_starts_without_importing_all_handlers() -> None:
@@ -22,6 +23,23 @@ async def test_load_imports_the_remaining_handlers(autojump_clock: MockClock) ->
 
     assert list(APIS) == sorted(apis._apis)
     assert apis[1] is first
+
+
+async def test_store_without_transactions_lacks_their_apis(plain: Broker) -> None:
+    apis = apis_on(plain.store)
+
+    assert {24, 25, 26, 27, 28, 61, 65, 66} == set(APIS) - set(apis)
+    assert len(apis) == len(list(apis))
+    assert apis.get(24) is None
+    assert 24 not in apis
+    assert apis.get(99) is None
+    assert (3, 11) == (apis[0].min_version, apis[0].max_version)
+    assert apis[0] is apis.get(0)
+    assert apis[1] is APIS[1]
+
+
+async def test_store_with_transactions_has_all_apis(broker: Broker) -> None:
+    assert apis_on(broker.store) is APIS
 
 
 def test_unknown_api_key_is_missing() -> None:
