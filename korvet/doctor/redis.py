@@ -251,6 +251,7 @@ REQUIRED: Mapping[str, Command] = {
     "smembers": (b"SMEMBERS", KEY),
     "srem": (b"SREM", KEY, b"m"),
     "xadd": (b"XADD", KEY, b"*", b"f", b"v"),
+    "xdel": (b"XDEL", KEY, b"0-1"),
     "xlen": (b"XLEN", KEY),
     "xrange": (b"XRANGE", KEY, b"-", b"+"),
     "xrevrange": (b"XREVRANGE", KEY, b"+", b"-"),

@@ -4,7 +4,11 @@ A log is compacted in rounds. A round first notes the last offset of each key in
 preceding round ended. Noting ends at the limit of keys, or at the first record that is younger than
 `min.compaction.lag.ms`. The round then reads the whole log up to there, and omits each record whose key occurs again
 later, and tombstones (records without value) that a round has read `delete.retention.ms` ago or longer. Offsets
-never change. Records without key, control batches, and batches that cannot be decoded are retained.
+never change. Records without key, and batches that cannot be decoded, are retained.
+
+A round ends at the last stable offset at the latest, so each transaction below its end has ended. Records of aborted
+transactions are omitted, and supersede none. A marker is omitted like a tombstone, but not by a round that has still
+read records of its transaction: consumers that have the list of aborted transactions need the marker after the records.
 
 Kafka does not compact the active segment. Here there are no segments; instead the newest record of a log is always
 retained, even a tombstone.
@@ -16,6 +20,7 @@ single records.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import partial
 from hashlib import blake2b
@@ -106,6 +111,38 @@ class KeyedRecord(NamedTuple):
 
 
 @define(eq=False)
+class DecidedTransactions:
+    """The ended transactions of a log, as the second pass of a round reads their records and markers in order."""
+
+    # By producer id: marker offset and first offset of each aborted transaction, ascending. They do not overlap.
+    _aborted: dict[int, list[tuple[int, int]]] = field(factory=dict)
+    _with_records: set[int] = field(factory=set)  # producers with records since their last marker
+
+    def add_aborted(self, producer_id: int, first_offset: int, marker_offset: int) -> None:
+        """Add an aborted transaction. Callers add them in the order of their markers."""
+        self._aborted.setdefault(producer_id, []).append((marker_offset, first_offset))
+
+    def is_aborted(self, producer_id: int, offset: int) -> bool:
+        """Return True if a transactional record of the producer belongs to an aborted transaction."""
+        aborted = self._aborted.get(producer_id)
+        if aborted is None:
+            return False
+        at = bisect_left(aborted, (offset,))
+        return at < len(aborted) and aborted[at][1] <= offset
+
+    def meet_records(self, producer_id: int) -> None:
+        """Note that the producer's transaction still has records."""
+        self._with_records.add(producer_id)
+
+    def had_records(self, producer_id: int) -> bool:
+        """Return True if the transaction that a marker ends still had records; the producer's next one begins."""
+        if producer_id not in self._with_records:
+            return False
+        self._with_records.remove(producer_id)
+        return True
+
+
+@define(eq=False)
 class Round:
     """One round over a log: first note the keys of the dirty part, then decide for each record up to there.
 
@@ -119,6 +156,7 @@ class Round:
     tombstones_end: int
     end: int = 0  # the first offset that was not noted
     latest: dict[bytes, object] = field(factory=dict)
+    transactions: DecidedTransactions = field(factory=DecidedTransactions)
 
     @property
     def is_full(self) -> bool:
@@ -137,6 +175,16 @@ class Round:
     def drops_tombstone(self, offset: int) -> bool:
         """Return True if a tombstone is older than `delete.retention.ms`, and not the newest record."""
         return offset < self.tombstones_end and offset < self.newest
+
+    def drops_marker(self, producer_id: int, offset: int) -> bool:
+        """Return True if a marker is omitted. Callers pass markers and records in the order of the log."""
+        had_records = self.transactions.had_records(producer_id)
+        return not had_records and self.drops_tombstone(offset)
+
+    def drops_records(self, producer_id: int, offset: int) -> bool:
+        """Return True if the transaction of a record or batch was aborted."""
+        self.transactions.meet_records(producer_id)
+        return self.transactions.is_aborted(producer_id, offset)
 
     def keeps(self, record: KeyedRecord) -> bool:
         """Return True if the record is retained, in a log whose places are offsets."""
@@ -158,7 +206,9 @@ def short(key: bytes) -> bytes:
 
 def note_all(batch: RecordBatch, round_: Round) -> Steps[None]:
     """Note the keys of a batch; none if the batch cannot be decoded to its end, since it is then retained unchanged."""
-    if batch.is_control:
+    if batch.is_control or (
+        batch.is_transactional and round_.transactions.is_aborted(batch.producer_id, batch.base_offset)
+    ):
         return
     parts: list[list[RawRecord]] = []
     try:
@@ -177,7 +227,9 @@ def compacted(batch: RecordBatch, round_: Round) -> Steps[Buffer | None]:
     Base offset, last offset delta, sequence and codec are those of the original batch, as with Kafka's cleaner.
     """
     if batch.is_control:
-        return batch.buffer
+        return None if round_.drops_marker(batch.producer_id, batch.base_offset) else batch.buffer
+    if batch.is_transactional and round_.drops_records(batch.producer_id, batch.base_offset):
+        return None
     kept: list[RawRecord] = []
 
     def keep(part: list[RawRecord]) -> None:

@@ -40,18 +40,20 @@ class MemoryCompaction:
             round_ = await self._noted(target)
             if not await self._clean(round_):
                 break
+            log.drop_aborted_before(round_.end)
             log.cleaned = log.cleaned.after(round_.end, self.now_ms, log.config.delete_retention_ms)
         return Compacted(log.cleaned.end, size, log.size)
 
     def _target(self) -> int:
-        """Return the end of the records that are older than min.compaction.lag.ms."""
+        """Return the end of the stable records that are older than min.compaction.lag.ms."""
         limit = lag_limit(self.log.config, self.now_ms)
         end = self.log.cleaned.end
+        stable = self.log.bounds.last_stable_offset
         if limit is None:
-            return self.log.next_offset
+            return stable
         for segment in self.log.segments[bisect_left(self.log.segment_ends, end) :]:
             for last_offset, timestamp in zip(segment.last_offsets, segment.max_timestamps, strict=True):
-                if timestamp > limit and last_offset >= end:
+                if last_offset >= end and (timestamp > limit or last_offset >= stable):
                     return end
                 end = max(end, last_offset + 1)
         return end
@@ -90,6 +92,7 @@ class MemoryCompaction:
             newest=log.next_offset - 1,
             tombstones_end=log.cleaned.tombstones_end(self.now_ms, log.config.delete_retention_ms),
             end=log.cleaned.end,
+            transactions=log.decided_transactions(),
         )
         for segment in log.segments[bisect_left(log.segment_ends, round_.end) :]:
             for index, last_offset in enumerate(list(segment.last_offsets)):

@@ -32,13 +32,14 @@ from korvet.protocol.record_batch import (
     RecordBatch,
     build_marker,
     decode_records,
+    empty_batch,
     first_offset_at,
     parse_batches,
     stamp,
     stamp_log_append_time,
 )
 from korvet.protocol.steps import Steps
-from korvet.storage.compaction import Cleaned
+from korvet.storage.compaction import Cleaned, DecidedTransactions
 from korvet.storage.interface import (
     AbortedTransaction,
     ActiveProducer,
@@ -420,10 +421,15 @@ class PartitionLog:
         stable = self.bounds.last_stable_offset
         before = stable if stable < self.next_offset else None
         found = self._collect(number, index, max_bytes, at_least_one=at_least_one, before=before)
-        if not found.batches.size or not self.transactions.aborted:
-            return found
-        end = max(header.last_offset for header in found.batches.headers()) + 1
-        return found._replace(aborted=self.transactions.aborted_between(offset, end))
+        end = max((header.last_offset for header in found.batches.headers()), default=offset - 1) + 1
+        has_aborted = end > offset and self.transactions.aborted
+        aborted = self.transactions.aborted_between(offset, end) if has_aborted else ()
+        if before is not None and not found.is_cut and end < before:
+            # There are no records up to there. Consumers compare their position with the last stable offset.
+            filler = empty_batch(before - 1, LEADER_EPOCH)
+            batches = EncodedBatches([*found.batches.buffers, filler], found.batches.size + len(filler))
+            found = Slice(batches)
+        return found._replace(aborted=aborted)
 
     # --- By time ----------------------------------------------------------------------------------------
 
@@ -535,6 +541,19 @@ class PartitionLog:
         self.budget.give_back(sum(each.cost for each in old) - sum(each.cost for each in left))
         return True
 
+    def decided_transactions(self) -> DecidedTransactions:
+        """Return the aborted transactions that may have records left."""
+        decided = DecidedTransactions()
+        for each in self.transactions.aborted:
+            decided.add_aborted(each.producer_id, each.first_offset, each.marker_offset)
+        return decided
+
+    def drop_aborted_before(self, offset: int) -> None:
+        """Drop the aborted transactions whose markers are below the offset: compaction has removed their records."""
+        if self.transactions.aborted:
+            with self._counting_transactions() as states:
+                states.drop_before(offset)
+
     def clear(self) -> None:
         """Drop all segments, producers and transactions, since the topic was deleted."""
         self._drop_segments(len(self.segments))
@@ -555,9 +574,7 @@ class PartitionLog:
     def _drop_aborted(self) -> None:
         """Drop the aborted transactions below the log start, and compute the bounds again."""
         self._bounds = None
-        if self.transactions.aborted:
-            with self._counting_transactions() as states:
-                states.drop_before(self.log_start_offset)
+        self.drop_aborted_before(self.log_start_offset)
 
     def _cut_first_segment(self) -> None:
         """Drop the batches of the first segment before the log start.

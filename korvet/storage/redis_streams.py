@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from uuid import UUID
@@ -35,6 +36,7 @@ from korvet.protocol.errors import KafkaError, NotEnoughReplicasAfterAppend, Off
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.interface import (
     NO_TRANSACTIONS,
+    ActiveProducer,
     AppendResults,
     Compacted,
     Document,
@@ -42,6 +44,7 @@ from korvet.storage.interface import (
     EpochEnd,
     IsolationLevel,
     LogOffsets,
+    Marker,
     Measurements,
     OffsetAndMetadata,
     OffsetAndTimestamp,
@@ -81,6 +84,7 @@ from korvet.storage.redis.leader_epochs import LeaderEpochs
 from korvet.storage.redis.monitor import Monitors
 from korvet.storage.redis.opening import Server, open_caller, prepare
 from korvet.storage.redis.partitions import Partitions
+from korvet.storage.redis.producers import Producers
 from korvet.storage.redis.quorum import Quorum
 from korvet.storage.redis.read import Reader
 from korvet.storage.redis.scripts import ALL, TRIM
@@ -163,6 +167,8 @@ class PartitionWatch:
 class RedisStreamsStorage(Storage):
     """The Redis backend, created by `open_redis_storage`."""
 
+    serves_transactions = True
+
     def __init__(
         self,
         redis: RedisCaller,
@@ -206,6 +212,7 @@ class RedisStreamsStorage(Storage):
         )
         self._reader = Reader(redis, partitions, confirmations, watcher.note)
         self._seeker = Seeker(redis, partitions)
+        self._producers = Producers(redis, partitions)
         self._compactor = Compactor(redis, partitions)
         self._groups = Groups(redis, keyspace, partitions, confirmations)
         self._staged = StagedOffsets(self._groups)
@@ -335,9 +342,11 @@ class RedisStreamsStorage(Storage):
         *,
         acks: int = -1,
         timeout_s: float = 30.0,
-        transactions: Transactions = NO_TRANSACTIONS,  # noqa: ARG002  not served yet
+        transactions: Transactions = NO_TRANSACTIONS,
     ) -> AppendResults:
-        appending = await self.begin_append(batches, acks=acks, timeout_s=timeout_s)
+        appending = await self.begin_append(
+            batches, acks=acks, timeout_s=timeout_s, transactions=transactions
+        )
         return await appending.wait() if isinstance(appending, PendingAppend) else appending
 
     def checks_records(self, topic: Topic) -> bool:
@@ -349,18 +358,26 @@ class RedisStreamsStorage(Storage):
         *,
         acks: int = -1,
         timeout_s: float = 30.0,
-        transactions: Transactions = NO_TRANSACTIONS,  # noqa: ARG002  not served yet
+        transactions: Transactions = NO_TRANSACTIONS,
     ) -> AppendResults | PendingAppend:
-        return await self._appender.begin(batches, acks=acks, timeout_s=timeout_s)
+        return await self._appender.begin(batches, acks=acks, timeout_s=timeout_s, transactions=transactions)
+
+    async def write_markers(
+        self, markers: Mapping[TopicPartition, Marker], *, timeout_s: float = 30.0
+    ) -> AppendResults:
+        now_ms = time.time_ns() // 1_000_000
+        appending = await self._appender.begin_markers(markers, now_ms=now_ms, timeout_s=timeout_s)
+        return await appending.wait() if isinstance(appending, PendingAppend) else appending
 
     async def read(
         self,
         requests: Mapping[TopicPartition, ReadRequest],
         *,
         max_bytes: int,
-        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,  # noqa: ARG002  both are the same
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, ReadResult | KafkaError]:
-        return await self._reader.read(requests, max_bytes)
+        is_committed = isolation_level is IsolationLevel.READ_COMMITTED
+        return await self._reader.read(requests, max_bytes, is_committed=is_committed)
 
     @contextmanager
     def watch(self, tps: Collection[TopicPartition]) -> Iterator[Watch]:
@@ -411,6 +428,8 @@ class RedisStreamsStorage(Storage):
             if status == b"beyond":
                 raise OffsetOutOfRange(f"offset {offset} is beyond the log's end at {partition.bound(start)}")
             has_more = rest[0]
+        # The last stable offset is not below the log start: it may have moved.
+        self._watcher.confirmed(partition.keys.stream)
         return partition.bound(start)
 
     async def enforce_retention(self, tp: TopicPartition, *, up_to: int | None = None) -> int | None:
@@ -434,6 +453,9 @@ class RedisStreamsStorage(Storage):
 
     async def sizes(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
         return await self._reader.sizes(tps)
+
+    async def active_producers(self, tp: TopicPartition) -> Sequence[ActiveProducer]:
+        return await self._producers.active(tp)
 
     # --- Committed offsets ------------------------------------------------------------------------------
 

@@ -157,14 +157,14 @@ class Top(App[str]):
     CSS = """
     .heading { height: 1; padding: 0 1; background: $primary-background; }
     #find { display: none; height: 1; border: none; }
-    #find.open { display: block; }
     #notes { height: auto; max-height: 3; color: $warning; padding: 0 1; }
     Screen { overflow: hidden; }
     TabbedContent, ContentSwitcher, TabPane, Table { height: 1fr; padding: 0; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,ctrl+c", "quit", "Quit"),
-        Binding("slash", "find", "Find"),
+        # With priority, so that it is done before the next key is looked at, which belongs to the text.
+        Binding("slash", "find", "Find", priority=True),
         Binding("p", "pause", "Pause"),
         Binding("1", "tab('topics')", "Topics"),
         Binding("2", "tab('groups')", "Groups"),
@@ -254,12 +254,17 @@ class Top(App[str]):
         self.is_paused = not self.is_paused
         self.notify("paused; p goes on" if self.is_paused else "live")
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Return False if a key has no command now: within the search, a slash is a part of the text."""
+        if action == "find":
+            return not isinstance(self.screen, Details) and not self.query_one("#find", Input).display
+        return super().check_action(action, parameters)
+
     def action_find(self) -> None:
-        if isinstance(self.screen, Details):
-            return
         box = self.query_one("#find", Input)
-        box.add_class("open")
-        box.focus()
+        box.display = True
+        # Not `box.focus()`, which is later: the next keys may have arrived already.
+        self.screen.set_focus(box)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self._active_table().find(event.value)
@@ -269,12 +274,12 @@ class Top(App[str]):
 
     def key_escape(self) -> None:
         box = self.query_one("#find", Input)
-        if box.has_class("open"):
+        if box.display:
             box.value = ""
             self._close_find()
 
     def _close_find(self) -> None:
-        self.query_one("#find", Input).remove_class("open")
+        self.query_one("#find", Input).display = False
         self._active_table().focus()
 
     def _active_table(self) -> Table:

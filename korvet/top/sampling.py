@@ -12,7 +12,7 @@ from korvet.client.committed_offsets import clock_bits, time_between
 from korvet.client.groups import describe_group, list_groups
 from korvet.client.model import EARLIEST, LATEST, TopicPartition
 from korvet.metrics.reading import Figures, FiguresUnavailable, read_figures
-from korvet.protocol.errors import KafkaError
+from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition
 
 # Limit of the groups whose members and lags are read in one sample. The others have only a state.
 MOST_GROUPS = 100
@@ -116,10 +116,10 @@ class Sampler:
         return found
 
     async def _offsets(self, tps: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-        """Return the start or end of each partition; of none if one was deleted meanwhile."""
+        """Return the start or end of each partition; of none if one was deleted meanwhile. Raises other KafkaErrors."""
         try:
             listed = await self.client.list_offsets(dict.fromkeys(tps, timestamp))
-        except KafkaError:
+        except UnknownTopicOrPartition:
             return {}
         return {tp: each.offset for tp, each in listed.items()}
 

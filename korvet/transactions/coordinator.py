@@ -298,8 +298,7 @@ class TransactionCoordinator:
             self._endings[transactional_id] = Ending(transactional_id, transaction)
             self._look_in(transactional_id, 0)
         elif transaction.state is State.ONGOING:
-            left_ms = min(transaction.ends_ms - self.clock(), transaction.timeout_ms)
-            self._look_in(transactional_id, left_ms)
+            self._look_in(transactional_id, transaction.ends_ms - self.clock())
         else:
             self._due.clear(transactional_id)
 

@@ -141,7 +141,7 @@ class Ending:
         for tp in tps:
             fields = {
                 "_id": quoted(self.transactional_id),
-                "_tp": tp,
+                "_tp": f"{tp.topic}-{tp.partition}",
                 "topic": tp.topic,
                 "partition": tp.partition,
             }

@@ -134,27 +134,27 @@ class States:
         with self._line(transactional_id) as line:
             async with line.lock:
                 saved = self._cached(transactional_id)
-                if saved is not None:
-                    decision = await self._decide_from(transactional_id, saved, event)
+                try:
+                    decision = None if saved is None else await self._change(transactional_id, saved, event)
+                except DocumentConflict as conflict:
+                    document = conflict.current
+                else:
                     if decision is not None:
                         return decision
-                return await self._decide(transactional_id, event)
+                    document = await self.storage.load(TRANSACTION, transactional_id)
+                return await self._decide(transactional_id, document, event)
 
-    async def _decide_from(self, transactional_id: str, saved: Saved, event: Event) -> Decision | None:
-        """Return the decision from a cached state if it was saved; None if the document has to be read."""
+    async def _change(self, transactional_id: str, saved: Saved, event: Event) -> Decision | None:
+        """Save the decision from a cached state, and return it. Return None if it saves nothing, or refuses."""
         try:
             decision = await self._decision(saved, event)
         except KafkaError:
             return None
         if decision.state is saved.transaction:
             return None
-        try:
-            return await self._save(transactional_id, decision, saved.version)
-        except DocumentConflict:
-            return None
+        return await self._save(transactional_id, decision, saved.version)
 
-    async def _decide(self, transactional_id: str, event: Event) -> Decision:
-        document = await self.storage.load(TRANSACTION, transactional_id)
+    async def _decide(self, transactional_id: str, document: Document | None, event: Event) -> Decision:
         for _ in range(ATTEMPTS):
             saved = self._read(transactional_id, document)
             if saved is None:
@@ -188,7 +188,6 @@ class States:
         except DocumentConflict:
             raise
         except BaseException:
-            self.forget(transactional_id)
             self.unsure(transactional_id)
             raise
         self._note(transactional_id, Saved(decision.state, saved))

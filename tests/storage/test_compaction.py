@@ -12,6 +12,7 @@ from korvet.storage.compaction import (
     DIGEST_BYTES,
     MAX_MARKS,
     Cleaned,
+    DecidedTransactions,
     KeyedRecord,
     Mark,
     Round,
@@ -211,3 +212,36 @@ def test_control_and_damaged_batches_are_kept() -> None:
 
         assert {b"\0\0\0\0": 99} == round_.latest
         assert at_once(compacted(each, round_)) is each.buffer
+
+
+# --- Transactions ---------------------------------------------------------------------------------------------
+
+
+def test_records_of_aborted_transactions_are_found_by_offset() -> None:
+    decided = DecidedTransactions()
+    for first, marker in ((10, 20), (30, 35), (40, 60)):
+        decided.add_aborted(7, first, marker)
+
+    aborted = [offset for offset in range(70) if decided.is_aborted(7, offset)]
+    # Offsets of other producers' records are between them, too.
+    assert [*range(10, 21), *range(30, 36), *range(40, 61)] == aborted
+    assert not any(decided.is_aborted(8, offset) for offset in range(70))
+
+
+def test_marker_waits_for_a_round_without_records_of_its_transaction() -> None:
+    round_ = new_round(tombstones_end=100)
+
+    assert not round_.drops_records(7, 10)
+    assert not round_.drops_marker(7, 11)
+    assert round_.drops_marker(7, 12)
+    assert not round_.drops_marker(8, 100)
+
+
+def test_aborted_batch_is_dropped_without_noting_its_keys() -> None:
+    sent = batch(producer_id=7, producer_epoch=0, is_transactional=True)
+    round_ = new_round()
+    round_.transactions.add_aborted(7, 10, 20)
+    at_once(note_all(sent, round_))
+
+    assert {} == round_.latest
+    assert at_once(compacted(sent, round_)) is None

@@ -21,7 +21,7 @@ from korvet.storage.redis.client.cluster import Cluster
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.environment import Environment
 from korvet.testing.records import StoredRecord, append, batch, numbered, records_from
-from korvet.testing.storage_contract import StagedOffsetContract, StorageContract
+from korvet.testing.storage_contract import StagedOffsetContract, StorageContract, TransactionContract
 from tests.redis_clusters import RedisCluster
 from tests.redis_environment import RedisEnvironment
 from tests.servers import VALKEY, StartServer, storage_kinds
@@ -47,7 +47,7 @@ def empty_primaries(primaries: RedisCluster) -> RedisCluster:
 
 @pytest.mark.xdist_group("redis-cluster")
 @pytest.mark.parametrize("primaries", EACH_KIND, indirect=True)
-class TestRedisCluster(StorageContract, StagedOffsetContract):
+class TestRedisCluster(StorageContract, TransactionContract, StagedOffsetContract):
     @pytest.fixture(params=["record-timestamp"])
     def environment(self, request: pytest.FixtureRequest, empty_primaries: RedisCluster) -> Environment:
         return environment_of(request.param, empty_primaries)
@@ -55,7 +55,7 @@ class TestRedisCluster(StorageContract, StagedOffsetContract):
 
 @pytest.mark.xdist_group("redis-cluster")
 @pytest.mark.parametrize("primaries", [pytest.param(VALKEY, id=VALKEY.id)], indirect=True)
-class TestRedisClusterInBatches(StorageContract, StagedOffsetContract):
+class TestRedisClusterInBatches(StorageContract, TransactionContract, StagedOffsetContract):
     @pytest.fixture(params=["batch-dense"])
     def environment(self, request: pytest.FixtureRequest, empty_primaries: RedisCluster) -> Environment:
         return environment_of(request.param, empty_primaries)

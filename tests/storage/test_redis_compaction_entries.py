@@ -44,6 +44,9 @@ USUAL = (b"key", b"a", b"value", b"1", b"timestamp", b"1700000000000")
     [
         USUAL,
         (*USUAL, b"$producer", b"7:0"),
+        (*USUAL, b"$transactional", b"1", b"$producer", b"7:0"),
+        (*USUAL, b"header.x", b"1", b"$transactional", b"1", b"$producer", b"7:0"),
+        (*USUAL, b"$transactional", b"1", b"$producer", b"nobody"),
         (b"key", b"a", b"value", b"2", b"timestamp", b"nonsense"),
         (b"key", b"a", b"value", b"2"),
         (b"timestamp", b"1", b"value", b"2", b"key", b"a"),
@@ -69,6 +72,28 @@ def test_keyless_and_control_entries_are_kept() -> None:
     part = entries((b"value", b"1"), (b"key", b"a", b"$control", b"1"), USUAL)
 
     assert [b"1-0", b"2-0", b"3-0"] == left(part)
+
+
+@pytest.mark.parametrize("batches", [False, True])
+@pytest.mark.parametrize("extra", [(), (b"header.x", b"1")])
+def test_aborted_entries_are_dropped_and_supersede_none(extra: Sequence[bytes], *, batches: bool) -> None:
+    """Entries 2 and 5 belong to aborted transactions of producer 7, entries 3 and 7 to committed ones."""
+    mine, others = (
+        (*USUAL, *extra, b"$transactional", b"1", b"$producer", producer) for producer in (b"7:0", b"8:0")
+    )
+    abort = (b"$control", b"abort", b"timestamp", b"1", b"$coordinator", b"0", b"$producer", b"7:0")
+    part = entries(USUAL, mine, others, abort, mine, abort, (b"value", b"1"))
+    read, round_ = reader(batches=batches), new_round()
+    for first, marker in ((b"2-0", b"4-0"), (b"5-0", b"6-0")):
+        round_.transactions.add_aborted(7, MAPPER.offset(first) or 0, MAPPER.offset(marker) or 0)
+    assert at_once(read.note(part, round_, None)) is None
+
+    # Markers of this round's records stay; a round without records drops them.
+    found = [each.entry_id for each in at_once(read.left(part, round_))]
+    assert [b"3-0", b"4-0", b"6-0", b"7-0"] == found
+    rest = [entry for entry in part if entry[0] in found]
+    again = [each.entry_id for each in at_once(read.left(rest, round_))]
+    assert [b"3-0", b"7-0"] == again
 
 
 def test_entry_without_offset_is_kept_and_supersedes_no_other() -> None:

@@ -229,7 +229,7 @@ LONG_AGO = "1000000000000"
 STORED_PRODUCERS = {
     "empty": "",
     "text": "nonsense",
-    "no-batch": f"0 {LONG_AGO}",
+    "no-append": "0",
     "huge-epoch": f"{HUGE} {LONG_AGO} 0:0:1-0:-1",
     "huge-sequence": f"0 {LONG_AGO} 0:{HUGE}:1-0:-1",
     "no-id": f"0 {LONG_AGO} 0:0:here:-1",

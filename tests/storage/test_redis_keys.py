@@ -20,7 +20,8 @@ def test_partition_keys_have_the_stream_name_as_hash_tag() -> None:
 
     assert b"korvet:orders:0" == keys.stream
     assert b"{korvet:orders:0}:$state" == keys.state
-    assert (keys.stream, keys.state, keys.index, keys.summary, keys.producers) == keys.all
+    own = (keys.stream, keys.state, keys.index, keys.summary, keys.producers)
+    assert (*own, keys.transactions, keys.open, keys.aborted) == keys.all
 
 
 @pytest.mark.parametrize("topic", ["orders", "a.b_c-D", "0", "__x"])

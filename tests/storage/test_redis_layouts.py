@@ -24,7 +24,7 @@ from korvet.testing.records import T0, Record, StoredRecord, batch
 
 UNLIMITED = 1 << 30
 FIRST_EPOCH = [Epoch(0, 0)]
-HEADER_ARGUMENTS = 10
+HEADER_ARGUMENTS = 11
 
 texts = st.text(max_size=3)
 payloads = st.none() | st.binary(max_size=20) | st.sampled_from([b"x" * 200, b"y" * 9000])

@@ -86,6 +86,8 @@ def test_partition_whose_state_was_read_takes_little_memory() -> None:
                 b"0-0",
                 b"x",
                 None,
+                b"",
+                None,
             ]
             state = partition.state(fields, 7)
             assert state is not None

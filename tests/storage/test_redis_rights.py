@@ -16,11 +16,16 @@ from korvet.protocol.errors import KafkaError, KafkaStorageError, NotEnoughRepli
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.interface import (
     AppendResult,
+    AppendResults,
+    Marker,
     OffsetAndMetadata,
     Storage,
     StorageUsageError,
     TopicPartition,
+    TransactionNumber,
+    TransactionResult,
 )
+from korvet.storage.redis import scripts as redis_scripts
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.contract.base import eventually
 from korvet.testing.records import Producer, Record, append, append_batch, batch, numbered, records_from
@@ -80,6 +85,7 @@ async def do_everything(storage: Storage, other: Storage, layout: str) -> None:
     base = (await append(storage, TP, numbered(5), producer=Producer(7))).base_offset
     await append(storage, TP, [Record(b"x" * 100_000, headers=(("a", None),))])
     assert b"x" * 100_000 == (await records_from(other, TP))[-1].value
+    await commit_transaction(storage)
     await storage.earliest(TP)
     await storage.seek_ts(TP, 0)
     await storage.seek_max_ts(TP)
@@ -102,6 +108,13 @@ async def do_everything(storage: Storage, other: Storage, layout: str) -> None:
         await watch.wait()
     await storage.delete_topic(topic)
     await eventually(other.topics, {})
+
+
+async def commit_transaction(storage: Storage) -> None:
+    sent = batch(numbered(1), producer=Producer(9), is_transactional=True)
+    raise_error(await storage.append({TP: sent}, transactions={TP: TransactionNumber(1, 1)}))
+    raise_error(await storage.write_markers({TP: Marker(9, 0, 0, TransactionResult.COMMIT, 1)}))
+    await storage.active_producers(TP)
 
 
 async def compact(storage: Storage, layout: str) -> None:
@@ -129,6 +142,15 @@ async def test_documented_rights_are_sufficient(
     # Optional commands: the connection's name, whether the server serves, what is on disk, whether it evicts.
     assert denied(client) <= {"client", "client|setname", "ping", "config", "config|get"}
     assert [] == [record.getMessage() for record in caplog.records]
+
+
+def test_commands_of_all_scripts_are_documented_rights() -> None:
+    """Some commands are sent only after a failover or a loss."""
+    scripts = Path(redis_scripts.__file__).parent.glob("*.lua")
+    called = {found for each in scripts for found in re.findall(r"call\('([A-Z]+)'", each.read_text())}
+    rights = {right.removeprefix("+").partition("|")[0] for right in documented_rights()}
+
+    assert set() == {command.lower() for command in called} - rights
 
 
 async def test_every_documented_right_is_used(redis_server: RedisServer, client: redis.Redis) -> None:
@@ -232,7 +254,24 @@ async def test_acks_all_is_refused_before_writing_without_the_wait_right(
     assert [b"1"] == found
 
 
-def raise_error(results: dict[TopicPartition, AppendResult | KafkaError]) -> None:
+@pytest.mark.parametrize("layout", ["record", "batch"])
+async def test_marker_without_the_right_to_end_a_transaction_writes_nothing(
+    redis_server: RedisServer, client: redis.Redis, layout: str
+) -> None:
+    allow(client, [right for right in documented_rights() if right != "+xdel"])
+    async with open_redis_storage(url_of(redis_server)) as storage:
+        await storage.create_topic("orders", 1, {"storage.layout": layout})
+        with pytest.raises(KafkaStorageError):
+            await commit_transaction(storage)
+        assert 1 == client.xlen("korvet:orders:0")
+        client.execute_command("ACL", "SETUSER", "korvet", "+xdel")
+        raise_error(await storage.write_markers({TP: Marker(9, 0, 0, TransactionResult.COMMIT, 1)}))
+
+        bounds = await storage.latest(TP)
+    assert bounds.last_stable_offset == bounds.high_watermark
+
+
+def raise_error(results: AppendResults) -> None:
     for result in results.values():
         if isinstance(result, KafkaError):
             raise result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from korvet.testing.environment import Environment
-from korvet.testing.storage_contract import StagedOffsetContract, StorageContract
+from korvet.testing.storage_contract import StagedOffsetContract, StorageContract, TransactionContract
 from tests.redis_environment import RedisEnvironment
 from tests.servers import VALKEY, RedisServer, on, storage_kinds
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.servers
 
 
 @on(VALKEY)
-class TestRedisStreams(StorageContract, StagedOffsetContract):
+class TestRedisStreams(StorageContract, TransactionContract, StagedOffsetContract):
     @pytest.fixture(params=["record-timestamp", "record-dense", "batch-timestamp", "batch-dense"])
     def environment(self, request: pytest.FixtureRequest, redis_server: RedisServer) -> Environment:
         return environment_of(request.param, redis_server)
@@ -23,14 +23,14 @@ OTHERS = [kind for kind in storage_kinds() if kind.values != (VALKEY,)]
 if OTHERS:
 
     @on(*OTHERS)
-    class TestRedisStreamsOnOthers(StorageContract, StagedOffsetContract):
+    class TestRedisStreamsOnOthers(StorageContract, TransactionContract, StagedOffsetContract):
         @pytest.fixture(params=["record-timestamp", "batch-dense"])
         def environment(self, request: pytest.FixtureRequest, redis_server: RedisServer) -> Environment:
             return environment_of(request.param, redis_server)
 
 
 @on(VALKEY)
-class TestRedisStreamsOverResp3(StorageContract, StagedOffsetContract):
+class TestRedisStreamsOverResp3(StorageContract, TransactionContract, StagedOffsetContract):
     @pytest.fixture
     def environment(self, redis_server: RedisServer) -> Environment:
         return RedisEnvironment(redis_server, {}, options="?protocol=3")

@@ -8,16 +8,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 import trio
+from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import Static
 
 from korvet.client import Record, open_client
 from korvet.client.model import OffsetAndMetadata, TopicPartition
 from korvet.client.security import PLAINTEXT, Sasl, Security
+from korvet.protocol.errors import KafkaError
 from korvet.top.app import Details, Source, Table, Top
+from korvet.top.sampling import Sample, Sampler
 from tests.processes import KorvetProcess
 
 LIMIT_S = 30.0
@@ -143,6 +147,38 @@ def test_keys_sort_find_and_open(broker: KorvetProcess) -> None:
 
     app = run(source(broker), use)
     assert app.return_code == 0
+
+
+def test_keys_that_arrive_with_the_one_that_opens_the_search_are_its_text(broker: KorvetProcess) -> None:
+    async def use(app: Top, pilot: Pilot[str]) -> None:
+        topics = app.query_one("#topics-table", Table)
+        await until(pilot, lambda: topics.row_count == 2)
+        for key in ("slash", "o", "r", "d", "q", "p", "backspace", "backspace", "enter"):
+            # As Textual's reader of a terminal does, which waits for nothing in between.
+            app.post_message(Key(key, key if len(key) == 1 else None))
+        await until(pilot, lambda: 1 == topics.row_count and not app.query_one("#find").display)
+        assert not app.is_paused
+        assert "orders" == topics.selected
+        await pilot.press("q")
+
+    assert run(source(broker), use).return_code == 0
+
+
+def test_sample_of_a_broker_that_dies_meanwhile_is_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def take(process: KorvetProcess) -> Sample:
+        await fill(process.bootstrap_servers)
+        async with open_client(process.bootstrap_servers, retry_timeout_s=0) as client:
+            found = await client.topics()
+            await trio.to_thread.run_sync(process.kill)
+
+            async def topics() -> Any:
+                return found
+
+            monkeypatch.setattr(type(client), "topics", lambda _: topics())
+            return await Sampler(client).take()
+
+    with KorvetProcess() as process, pytest.raises(KafkaError, match="Connection|closed"):
+        trio.run(take, process)
 
 
 def test_broker_that_is_away_is_asked_again() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from korvet.protocol.errors import (
@@ -17,8 +19,9 @@ from korvet.protocol.errors import (
     TransactionAbortable,
     TransactionalIdNotFound,
 )
-from korvet.storage.interface import TopicPartition
+from korvet.storage.interface import AppendResults, TopicPartition
 from korvet.transactions.document import State
+from tests.handlers.support import Shim
 from tests.transactions.support import ID, Producer, World, running
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -26,7 +29,7 @@ INPUT = TopicPartition("input", 0)
 
 
 @pytest.fixture
-async def world(autojump_clock: MockClock) -> AsyncIterator[World]:
+async def world() -> AsyncIterator[World]:
     """One broker."""
     world = World()
     for topic in ("t", "u", "input"):
@@ -44,7 +47,7 @@ async def producer(world: World, request: pytest.FixtureRequest) -> Producer:
 
 
 async def test_records_and_offsets_of_a_committed_transaction_become_readable(
-    world: World, producer: Producer
+    autojump_clock: MockClock, world: World, producer: Producer
 ) -> None:
     await producer.send(T0, b"a")
     await producer.send(U0, b"b")
@@ -60,7 +63,7 @@ async def test_records_and_offsets_of_a_committed_transaction_become_readable(
 
 
 async def test_records_and_offsets_of_an_aborted_transaction_are_dropped(
-    world: World, producer: Producer
+    autojump_clock: MockClock, world: World, producer: Producer
 ) -> None:
     await producer.send(T0, b"a")
     await producer.stage({INPUT: 7})
@@ -73,7 +76,9 @@ async def test_records_and_offsets_of_an_aborted_transaction_are_dropped(
     assert ([b"b"], -1) == (await world.committed(T0), await world.offset(INPUT))
 
 
-async def test_transactions_follow_each_other(world: World, producer: Producer) -> None:
+async def test_transactions_follow_each_other(
+    autojump_clock: MockClock, world: World, producer: Producer
+) -> None:
     for number in range(10):
         await producer.send(T0, b"%d" % number)
         await producer.send(T1 if number % 2 else U0, b"%d" % number)
@@ -86,7 +91,9 @@ async def test_transactions_follow_each_other(world: World, producer: Producer) 
     assert [b"%d" % number for number in kept if not number % 2] == await world.committed(U0)
 
 
-async def test_end_is_answered_before_markers_are_written(world: World, producer: Producer) -> None:
+async def test_end_is_answered_before_markers_are_written(
+    autojump_clock: MockClock, world: World, producer: Producer
+) -> None:
     await producer.send(T0, b"a")
     await producer.end()
 
@@ -95,7 +102,7 @@ async def test_end_is_answered_before_markers_are_written(world: World, producer
 
 
 async def test_next_producer_aborts_the_open_transaction_and_fences_the_previous(
-    world: World, producer: Producer
+    autojump_clock: MockClock, world: World, producer: Producer
 ) -> None:
     await producer.send(T0, b"a")
     with pytest.raises(ConcurrentTransactions):
@@ -113,7 +120,9 @@ async def test_next_producer_aborts_the_open_transaction_and_fences_the_previous
     assert [b"b"] == await world.committed(T0)
 
 
-async def test_partitions_have_to_be_added_before_they_are_verified(world: World, producer: Producer) -> None:
+async def test_partitions_have_to_be_added_before_they_are_verified(
+    autojump_clock: MockClock, world: World, producer: Producer
+) -> None:
     await producer.add(T0)
     verify = producer.leader.verify
     number = (await verify(ID, *producer.producer, partitions=[world.partition(T0)])).number
@@ -126,7 +135,9 @@ async def test_partitions_have_to_be_added_before_they_are_verified(world: World
         await verify("unknown", *producer.producer)
 
 
-async def test_invalid_requests_are_refused(world: World, producer: Producer) -> None:
+async def test_invalid_requests_are_refused(
+    autojump_clock: MockClock, world: World, producer: Producer
+) -> None:
     broker = producer.coordinator
     for timeout_ms in (-1, 0, 900_001):
         with pytest.raises(InvalidTransactionTimeout):
@@ -146,7 +157,9 @@ async def test_invalid_requests_are_refused(world: World, producer: Producer) ->
     assert [] == await broker.listed()
 
 
-async def test_ids_are_described_and_listed(world: World, producer: Producer) -> None:
+async def test_ids_are_described_and_listed(
+    autojump_clock: MockClock, world: World, producer: Producer
+) -> None:
     await producer.add(T0)
     other = Producer(world, producer.coordinator, producer.leader, transactional_id="a")
     await other.begin()
@@ -156,7 +169,9 @@ async def test_ids_are_described_and_listed(world: World, producer: Producer) ->
     assert [("a", State.EMPTY), (ID, State.ONGOING)] == listed
 
 
-async def test_partition_of_a_deleted_topic_counts_as_ended(world: World, producer: Producer) -> None:
+async def test_partition_of_a_deleted_topic_counts_as_ended(
+    autojump_clock: MockClock, world: World, producer: Producer
+) -> None:
     await producer.send(T0, b"a")
     await producer.send(U0, b"b")
     topic = await world.storage.topic("u")
@@ -168,3 +183,47 @@ async def test_partition_of_a_deleted_topic_counts_as_ended(world: World, produc
 
     assert [b"a"] == await world.committed(T0)
     assert 0 == (await world.storage.latest(U0)).high_watermark
+
+
+# --- The end of the previous transaction ------------------------------------------------------------------
+
+
+async def end_slowly(world: World, producer: Producer, seconds: float) -> None:
+    """Commit a transaction whose markers take that time."""
+
+    async def write_markers(markers: Any, **named: Any) -> AppendResults:
+        await trio.sleep(seconds)
+        return await world.storage.write_markers(markers, **named)
+
+    await producer.send(T0, b"a")
+    producer.coordinator.storage = Shim(world.storage, write_markers=write_markers)
+    await producer.end()
+
+
+async def test_next_transaction_of_version_2_begins_when_the_previous_one_has_ended(
+    autojump_clock: MockClock, world: World
+) -> None:
+    broker = world.brokers[0]
+    producer = Producer(world, broker, broker)
+    await producer.begin()
+    await end_slowly(world, producer, 0.03)
+    begun_s = trio.current_time()
+    added = await broker.add(ID, *producer.producer, version=2)
+
+    assert 2 == added.number
+    assert 0.03 <= trio.current_time() - begun_s < 0.05
+
+
+@pytest.mark.parametrize("version, longest_s", [(1, 0), (2, 0.1)])
+async def test_next_transaction_is_refused_while_the_previous_one_ends(
+    autojump_clock: MockClock, world: World, version: int, longest_s: float
+) -> None:
+    broker = world.brokers[0]
+    producer = Producer(world, broker, broker, version)
+    await producer.begin()
+    await end_slowly(world, producer, 1)
+    begun_s = trio.current_time()
+    with pytest.raises(ConcurrentTransactions):
+        await broker.add(ID, *producer.producer, version=version)
+
+    assert longest_s == pytest.approx(trio.current_time() - begun_s, abs=0.01)

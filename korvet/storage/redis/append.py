@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 
 import trio
 from attrs import define, field, frozen
@@ -11,10 +11,17 @@ from korvet.concurrency.time_slices import TimeSlices, run_in_slices
 from korvet.protocol.errors import KafkaError, MessageTooLarge, RequestTimedOut, detached
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import ProducerBatch
-from korvet.storage.interface import AppendResults, PendingAppend, TopicPartition
+from korvet.storage.interface import (
+    NO_TRANSACTIONS,
+    AppendResults,
+    Marker,
+    PendingAppend,
+    TopicPartition,
+    Transactions,
+)
 from korvet.storage.redis.append_queue import AppendContext, AppendQueue, Submission, Ticket, too_few_replicas
 from korvet.storage.redis.client.connection import NotConnected
-from korvet.storage.redis.layouts import pack_batch
+from korvet.storage.redis.layouts import pack_batch, pack_marker
 from korvet.storage.redis.partition import Partition
 
 # Bytes by which the batches of a request may grow when they are packed; further batches are refused.
@@ -23,6 +30,9 @@ GROWN_BYTES = 16 * 1024 * 1024
 # A client's own time-out (`timeout_ms`) limits only the wait for replicas, as in Kafka. This many seconds limit the
 # append itself: fewer than the 30 s after which clients, by default, give up a connection that does not answer.
 APPEND_LIMIT_S = 25.0
+
+# Failures of markers do not hold back batches of their producers.
+NO_PRODUCER = ProducerBatch(-1, -1, -1)
 
 
 @define(eq=False)
@@ -33,14 +43,33 @@ class Appender:
     _queues: dict[Partition, AppendQueue] = field(factory=dict)
 
     async def begin(
-        self, batches: Mapping[TopicPartition, RecordBatch], *, acks: int, timeout_s: float
+        self,
+        batches: Mapping[TopicPartition, RecordBatch],
+        *,
+        acks: int,
+        timeout_s: float,
+        transactions: Transactions = NO_TRANSACTIONS,
     ) -> AppendResults | PendingAppend:
         """See `Storage.begin_append`."""
         limit_s = max(APPEND_LIMIT_S, timeout_s)
         submission = Submission(limit_s, timeout_s, self.context.failed)
+        return await self._submit(self._tickets(batches, submission, acks, transactions), submission, limit_s)
+
+    async def begin_markers(
+        self, markers: Mapping[TopicPartition, Marker], *, now_ms: int, timeout_s: float
+    ) -> AppendResults | PendingAppend:
+        """Begin `Storage.write_markers`. `now_ms` is the timestamp of the markers."""
+        limit_s = max(APPEND_LIMIT_S, timeout_s)
+        submission = Submission(limit_s, timeout_s, self.context.failed)
+        return await self._submit(self._marker_tickets(markers, submission, now_ms), submission, limit_s)
+
+    async def _submit(
+        self, packing: Awaitable[Sequence[Ticket]], submission: Submission, limit_s: float
+    ) -> AppendResults | PendingAppend:
+        """Pack tickets, and submit them to the queues of their partitions."""
         tickets: Sequence[Ticket] = ()
         try:
-            tickets = await self._connected_tickets(batches, submission, acks, limit_s)
+            tickets = await self._connected(await packing, submission, limit_s)
         except BaseException:
             submission.share.end()
             raise
@@ -53,18 +82,14 @@ class Appender:
             self._queue_of(ticket.partition).submit(ticket)
         return SubmittedAppend(self, submission, tickets)
 
-    async def _connected_tickets(
-        self,
-        batches: Mapping[TopicPartition, RecordBatch],
-        submission: Submission,
-        acks: int,
-        limit_s: float,
+    async def _connected(
+        self, packed: Sequence[Ticket], submission: Submission, limit_s: float
     ) -> Sequence[Ticket]:
-        """Return a ticket for each batch that was not refused, and whose server is connected in time."""
+        """Return the tickets whose server is connected in time; resolve the others with an error."""
         redis = self.context.redis
         deadline = trio.current_time() + limit_s
         tickets = []
-        for ticket in await self._tickets(batches, submission, acks):
+        for ticket in packed:
             key = ticket.partition.keys.stream
             if redis.is_connected(key) or await redis.is_connected_within(
                 key, deadline - trio.current_time()
@@ -79,6 +104,7 @@ class Appender:
         batches: Mapping[TopicPartition, RecordBatch],
         submission: Submission,
         acks: int,
+        transactions: Transactions,
     ) -> list[Ticket]:
         """Pack the batches in time slices; return one ticket for each batch that was not refused."""
         tickets = []
@@ -95,7 +121,11 @@ class Appender:
                 if grown > GROWN_BYTES:
                     raise MessageTooLarge("The records of the request become too large when decompressed.")
                 packing = pack_batch(
-                    batch, config, defaults.record_max_headers, defaults.record_max_batch_records
+                    batch,
+                    config,
+                    defaults.record_max_headers,
+                    defaults.record_max_batch_records,
+                    transactions.get(tp) if transactions else None,
                 )
                 if batch.compression and not partition.is_batch_layout:
                     await share.take(0)
@@ -116,6 +146,36 @@ class Appender:
                 continue
             tickets.append(ticket)
             await time_slices.next()
+        return tickets
+
+    async def _marker_tickets(
+        self, markers: Mapping[TopicPartition, Marker], submission: Submission, now_ms: int
+    ) -> list[Ticket]:
+        """Return one ticket for each marker that was not refused."""
+        tickets = []
+        for tp, marker in markers.items():
+            try:
+                partition = self.context.partitions.known(tp) or await self.context.partitions.find(tp)
+                config = partition.config
+                if (refusal := self.context.refusal(partition.keys.stream)) is not None:
+                    raise refusal
+                packed = pack_marker(marker, config, now_ms)
+                waits = self.context.waits_for_replicas(-1, config)
+                if waits:
+                    await self._open_waiting(partition)
+                tickets.append(
+                    Ticket(
+                        partition,
+                        config,
+                        packed,
+                        NO_PRODUCER,
+                        submission,
+                        waits_for_replicas=waits,
+                        is_marker=True,
+                    )
+                )
+            except KafkaError as error:
+                submission.fail(tp, NO_PRODUCER, detached(error))
         return tickets
 
     async def _open_waiting(self, partition: Partition) -> None:

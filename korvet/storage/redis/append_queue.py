@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import cast
@@ -32,14 +32,23 @@ from korvet.concurrency.decoded_budget import DecodedReservation
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import (
     InvalidProducerEpoch,
+    InvalidTxnState,
     KafkaError,
     KafkaStorageError,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     OutOfOrderSequenceNumber,
+    TransactionCoordinatorFenced,
 )
 from korvet.storage.failed_sequences import FailedSequences, ProducerBatch
-from korvet.storage.interface import AppendResult, TimestampType, TopicConfig, TopicPartition
+from korvet.storage.interface import (
+    AppendResult,
+    TimestampType,
+    TopicConfig,
+    TopicPartition,
+    TransactionBehind,
+    TransactionEnded,
+)
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import NotConnected, Pending, RedisConnection, RedisUnavailable
 from korvet.storage.redis.client.errors import NoScriptError, OutOfMemoryError, RedisError, ResponseError
@@ -60,6 +69,13 @@ CALL_BYTES = 1 << 20
 CALL_RECORDS = 2_000
 
 Result = AppendResult | KafkaError
+
+# Errors of batches and markers that break the rules of `transaction_state`, by the script's codes.
+REFUSALS: Mapping[bytes, type[KafkaError]] = {
+    b"ended": TransactionEnded,
+    b"behind": TransactionBehind,
+    b"plain": InvalidTxnState,
+}
 
 
 class Submission:
@@ -118,6 +134,7 @@ class Ticket:
         "appended",
         "batch",
         "config",
+        "is_marker",
         "is_resolved",
         "packed",
         "partition",
@@ -134,6 +151,7 @@ class Ticket:
         submission: Submission,
         *,
         waits_for_replicas: bool,
+        is_marker: bool = False,
     ) -> None:
         self.partition = partition
         self.config = config  # the settings under which the batch was packed
@@ -141,6 +159,7 @@ class Ticket:
         self.batch = batch
         self.submission = submission
         self.waits_for_replicas = waits_for_replicas  # or, with acks.all.fsync, for the disk
+        self.is_marker = is_marker
         self.appended: AppendResult | None = None  # while replicas have not confirmed it
         self.is_resolved = False
 
@@ -378,7 +397,7 @@ class AppendQueue:
             self._next()
 
     def _appended(self, call: Call, answer: Answer) -> None:
-        _, base_id, now, start, epoch, next_id, has_more_to_trim, *others = answer
+        _, base_id, now, start, epoch, next_id, has_more_to_trim, unstable, *others = answer
         partition = self.partition
         partition.note(int(epoch), next_id)
         base_offset, log_start_offset = partition.bound(base_id), partition.bound(start)
@@ -393,7 +412,12 @@ class AppendQueue:
         for index, ticket in enumerate(call.tickets):
             time_ms = int(now) if ticket.config.timestamp_type is TimestampType.LOG_APPEND_TIME else -1
             if index in not_appended:
-                result = self._other_result(*not_appended[index], log_start_offset)
+                why, details = not_appended[index]
+                if ticket.is_marker and why == b"ended":
+                    end = partition.bound(next_id)
+                    result: Result = AppendResult(end, -1, log_start_offset, duplicate=True)
+                else:
+                    result = self._other_result(why, details, log_start_offset)
             else:
                 result = AppendResult(base_offset, time_ms, log_start_offset)
                 base_offset += ticket.packed.records
@@ -403,7 +427,8 @@ class AppendQueue:
                 ticket.resolve(result)
         is_visible = partition.config.min_insync_replicas == 1
         if not is_visible:
-            call.end = Known(int(epoch), partition.bound(next_id), next_id)
+            first_open = None if unstable == b"-" else partition.first_open(unstable)
+            call.end = Known(int(epoch), partition.bound(next_id), next_id, first_open)
         if call.replicas is not None:
             self._wait_for_replicas(call)
         if len(not_appended) < len(call.tickets):
@@ -423,6 +448,10 @@ class AppendQueue:
         (known,) = details
         if why == b"epoch":
             return InvalidProducerEpoch(f"the producer has epoch {int(known)} by now")
+        if why in REFUSALS:
+            return REFUSALS[why]()
+        if why == b"coordinator":
+            return TransactionCoordinatorFenced(f"a coordinator with epoch {int(known)} has written markers")
         if why == b"lost":
             return NotEnoughReplicas(
                 f"earlier batches were lost in a failover: sequence {int(known)} comes next"

@@ -81,7 +81,12 @@ def pack_run(entries: Sequence[Entry], mapper: OffsetMapper, limit: int) -> Run 
         *columns, _, producers = columns
         if producers.count(producers[0]) < count:
             return None
-        kind = kind_of(TimestampType.CREATE_TIME, producers[0])
+        is_transactional = len(columns) > 4 and columns[-2][0] == b"$transactional"
+        if is_transactional:
+            *columns, _, transactional = columns
+            if transactional.count(b"1") < count:
+                return None
+        kind = kind_of(TimestampType.CREATE_TIME, producers[0], is_transactional=is_transactional)
     if tuple(names[0] for names in columns[::2]) not in (VALUE, KEY_AND_VALUE):
         return None
     times = timestamps(columns[-1])

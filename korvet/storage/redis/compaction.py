@@ -32,7 +32,7 @@ from attrs import define, field
 
 from korvet.concurrency.time_slices import TimeSlices, run_in_slices
 from korvet.protocol.errors import KafkaError, KafkaStorageError
-from korvet.storage.compaction import Cleaned, Round, is_due, lag_limit
+from korvet.storage.compaction import Cleaned, DecidedTransactions, Round, is_due, lag_limit
 from korvet.storage.interface import Compacted, TopicConfig, TopicPartition
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import Script
@@ -52,9 +52,11 @@ from korvet.storage.redis.keys import (
     STATE_SKIPPED,
     STATE_START,
     STATE_TRIMMED,
+    STATE_UNSTABLE,
 )
 from korvet.storage.redis.partition import Partition
 from korvet.storage.redis.partitions import Answer, Partitions
+from korvet.storage.redis.producers import StoredAborted
 from korvet.storage.redis.scripts import (
     COMPACT_BEGIN,
     COMPACT_COPY,
@@ -94,11 +96,13 @@ class Plan:
     now_ms: int
     start: int
     next_offset: int
+    stable: int  # the last stable offset, where the compacted part ends at the latest
     length: int
     size: int
     clean_size: int  # of these bytes, those that are compacted
     largest: int  # bytes of the largest entry
     skips: bool  # whether some entries have IDs without offset
+    aborted: Sequence[StoredAborted] = ()  # by marker
 
     @property
     def config(self) -> TopicConfig:
@@ -116,7 +120,15 @@ class Plan:
             newest=self.next_offset - 1,
             tombstones_end=self.cleaned.tombstones_end(self.now_ms, self.config.delete_retention_ms),
             end=self.cleaned.end,
+            transactions=self._transactions(),
         )
+
+    def _transactions(self) -> DecidedTransactions:
+        decided = DecidedTransactions()
+        bound = self.partition.bound
+        for each in self.aborted:
+            decided.add_aborted(each.producer_id, bound(each.first_id), bound(each.marker_id))
+        return decided
 
     def first_offset(self, entry: Entry) -> int:
         """Return the entry's first offset, or the next possible offset if its ID has none."""
@@ -201,9 +213,8 @@ class Compactor:
         result = None
         while True:
             round_, dirty_size = await self._noted(plan)
-            if round_.end <= plan.cleaned.end or (
-                lag_limit(plan.config, plan.now_ms) is not None and not plan.is_due(dirty_size, oldest_ms)
-            ):
+            is_limited = lag_limit(plan.config, plan.now_ms) is not None or plan.stable < plan.next_offset
+            if round_.end <= plan.cleaned.end or (is_limited and not plan.is_due(dirty_size, oldest_ms)):
                 return result
             size_after = await self._rebuild(plan, round_)
             size_before = plan.size if result is None else result.size_before
@@ -232,6 +243,7 @@ class Compactor:
                     STATE_CLEANED,
                     STATE_CLEANED_BYTES,
                     STATE_COMPACTION,
+                    STATE_UNSTABLE,
                 ),
                 (b"TIME",),
                 (b"EXISTS", partition.keys.compaction[1]),
@@ -241,7 +253,7 @@ class Compactor:
         for reply in (state, time, has_leavings):
             if isinstance(reply, Exception):
                 raise self.redis.failure(reply)
-        next_id, start, length, size, trimmed, largest, skipped, cleaned, clean_size, token = cast(
+        next_id, start, length, size, trimmed, largest, skipped, cleaned, clean_size, token, unstable = cast(
             Sequence[bytes | None], state
         )
         if next_id is None or start is None:
@@ -250,18 +262,34 @@ class Compactor:
             await self._end(Run(partition, token or b""))
         seconds, microseconds = cast(Sequence[bytes], time)
         gone = int(trimmed or 0)
+        first, end = partition.bound(start), partition.bound(next_id)
+        stable = min(end, max(first, partition.bound(unstable))) if unstable else end
         return Plan(
             partition,
             Cleaned.parse(cleaned or b""),
             int(seconds) * 1000 + int(microseconds) // 1000,
-            partition.bound(start),
-            partition.bound(next_id),
+            first,
+            end,
+            stable,
             int(length or 0),
             int(size or 0) - gone,
             max(0, int(clean_size or 0) - gone),
             int(largest or 0),
             skips=skipped != b"0",
+            aborted=await self._aborted(partition),
         )
+
+    async def _aborted(self, partition: Partition) -> Sequence[StoredAborted]:
+        """Return the aborted transactions that may have records left."""
+        found: list[StoredAborted] = []
+        position = b"-"
+        while True:
+            command = (b"XRANGE", partition.keys.aborted, position, b"+", b"COUNT", SLICE_ENTRIES)
+            entries = cast(Sequence[Entry], await self.redis.execute(*command, repeatable=True))
+            found += [each for each in map(StoredAborted.parse, entries) if each is not None]
+            if len(entries) < SLICE_ENTRIES:
+                return found
+            position = b"(" + entries[-1][0]
 
     async def _oldest_dirty_ms(self, plan: Plan) -> int:
         """Return the timestamp of the first dirty record, or -1 if there is none or max.compaction.lag.ms is unset."""
@@ -288,7 +316,7 @@ class Compactor:
         limit = lag_limit(plan.config, plan.now_ms)
         round_ = plan.next_round(self.partitions.defaults.compaction_max_keys)
         reader = plan.reader
-        slices = self._slices(plan, round_.end, plan.next_offset)
+        slices = self._slices(plan, round_.end, plan.stable)
         time_slices = TimeSlices()
         size = 0
         while entries := await slices.next():
@@ -302,7 +330,7 @@ class Compactor:
                     return round_, size + size_of(plan.before(part, young))
                 size += size_of(part)
                 await time_slices.next()
-        round_.end = plan.next_offset
+        round_.end = max(round_.end, plan.stable)
         return round_, size
 
     async def _rebuild(self, plan: Plan, round_: Round) -> int:
@@ -353,7 +381,8 @@ class Compactor:
         factor = 1.0
         began_s = monotonic()
         attempts = 0
-        while (size := await self._try_to_finish(run, position, cleaned, factor, attempts)) is None:
+        end = position
+        while (size := await self._try_to_finish(run, position, end, cleaned, factor, attempts)) is None:
             attempts += 1
             has_more = True
             while has_more:
@@ -365,7 +394,7 @@ class Compactor:
         return size
 
     async def _try_to_finish(
-        self, run: Run, position: bytes, cleaned: Cleaned, factor: float, attempts: int
+        self, run: Run, position: bytes, end: bytes, cleaned: Cleaned, factor: float, attempts: int
     ) -> int | None:
         """Copy the groups and call the last script; return the new size in bytes, or None if too much is left."""
         await self._copy_groups(run, position)
@@ -377,6 +406,7 @@ class Compactor:
             int(factor * FINISH_GROUPS),
             str(cleaned),
             int(run.groups.have_consumers or attempts >= FAST_ATTEMPTS),
+            end,
             *chain.from_iterable(run.groups.at_tail),
         )
         if not answer:

@@ -17,10 +17,13 @@ from attrs import frozen
 from korvet.protocol.record_batch import RecordBatch
 from korvet.protocol.steps import Steps
 from korvet.storage.compaction import DIGEST_BYTES, KeyedRecord, Round, compacted, note_all, short
+from korvet.storage.interface import TimestampType
 from korvet.storage.offsets import OffsetMapper
 from korvet.storage.redis.entries import (
     Entry,
     Fields,
+    Kind,
+    kind_of,
     last_offset_delta,
     log_append_time,
     milliseconds_of,
@@ -29,6 +32,8 @@ from korvet.storage.redis.entries import (
 )
 
 CONTROL = b"$control"
+# Fields and values of a usual record of a transaction: key, value, timestamp, $transactional, $producer.
+TRANSACTIONAL_FIELDS = 10
 # Entries that take about half a millisecond.
 PART_ENTRIES = 250
 
@@ -47,6 +52,7 @@ class KeyedEntry(NamedTuple):
     first_offset: int
     max_timestamp: int
     content: KeyedRecord | RecordBatch
+    kind: Kind | RecordBatch  # of the record, or the batch itself
 
 
 @frozen
@@ -78,6 +84,8 @@ class EntryReader:
         for entry in part:
             entry_id, fields = entry
             if is_plain and is_usual(fields):
+                if len(fields) == TRANSACTIONAL_FIELDS and self._is_aborted(entry, round_):
+                    continue
                 key = fields[1]
                 latest[key if len(key) < DIGEST_BYTES else short(key)] = entry_id
                 continue
@@ -86,6 +94,9 @@ class EntryReader:
                 continue
             if limit is not None and keyed.max_timestamp > limit:
                 return keyed.first_offset
+            kind = keyed.kind
+            if kind.is_transactional and round_.transactions.is_aborted(kind.producer_id, keyed.first_offset):
+                continue
             if isinstance(keyed.content, RecordBatch):
                 yield from note_all(keyed.content, round_)
             else:
@@ -100,10 +111,18 @@ class EntryReader:
             return None
         if self.is_batch_layout and (batch := batch_of(fields, offset)) is not None:
             time = log_append_time(fields)
-            return KeyedEntry(batch.base_offset, batch.max_timestamp if time is None else time, batch)
+            return KeyedEntry(batch.base_offset, batch.max_timestamp if time is None else time, batch, batch)
         record = parse(fields, milliseconds_of(entry_id))
         key = None if CONTROL in fields[::2] else record.key
-        return KeyedEntry(offset, record.timestamp, KeyedRecord(offset, key, record.value is None))
+        return KeyedEntry(
+            offset, record.timestamp, KeyedRecord(offset, key, record.value is None), record.kind
+        )
+
+    def _is_aborted(self, entry: Entry, round_: Round) -> bool:
+        """Return True if a usual record belongs to an aborted transaction."""
+        entry_id, fields = entry
+        offset = cast(int, self.mapper.offset(entry_id))
+        return round_.transactions.is_aborted(producer_of(fields), offset)
 
     # --- Leaving out ------------------------------------------------------------------------------------
 
@@ -118,6 +137,9 @@ class EntryReader:
             if not self.skips and is_usual(fields):
                 key = fields[1]
                 is_left = latest.get(key if len(key) < DIGEST_BYTES else short(key), entry_id) == entry_id
+                if len(fields) == TRANSACTIONAL_FIELDS:
+                    offset = cast(int, self.mapper.offset(entry_id))
+                    is_left = not round_.drops_records(producer_of(fields), offset) and is_left
             else:
                 is_left = self._is_left(entry, round_)
             if is_left:
@@ -128,6 +150,8 @@ class EntryReader:
         keyed = self.keyed(entry)
         if keyed is None:
             return True
+        if (is_dropped := drops_by_transaction(keyed, round_)) is not None:
+            return not is_dropped
         offset, key, is_tombstone = cast(KeyedRecord, keyed.content)
         if key is None:
             return True
@@ -148,19 +172,42 @@ class EntryReader:
                     found.append(whole)
                 elif rest is not None:
                     found.append(Left(entry_id, [fields[0], bytes(rest), *fields[2:]], len(rest)))
-            elif round_.keeps(keyed.content):
-                found.append(whole)
+            else:
+                is_dropped = drops_by_transaction(keyed, round_)
+                if not is_dropped and (is_dropped is False or round_.keeps(keyed.content)):
+                    found.append(whole)
         return found
 
 
+def drops_by_transaction(keyed: KeyedEntry, round_: Round) -> bool | None:
+    """Return True if a record is omitted, whichever its key is; False for other markers, None for other records."""
+    kind = keyed.kind
+    if kind.is_control:
+        return round_.drops_marker(kind.producer_id, keyed.first_offset)
+    if kind.is_transactional and round_.drops_records(kind.producer_id, keyed.first_offset):
+        return True
+    return None
+
+
 def is_usual(fields: Fields) -> bool:
-    """Return True if the entry is a record with only key, value and timestamp, and possibly `$producer`."""
+    """Return True if the entry is a record with only key, value, timestamp, and those of a producer or transaction."""
     return (
-        (len(fields) == 6 or (len(fields) == 8 and fields[6] == b"$producer"))
+        (len(fields) == 6 or (len(fields) in {8, TRANSACTIONAL_FIELDS} and has_usual_producer(fields)))
         and fields[0] == b"key"
         and fields[2] == b"value"
         and fields[4] == b"timestamp"
     )
+
+
+def has_usual_producer(fields: Fields) -> bool:
+    if len(fields) == TRANSACTIONAL_FIELDS and (fields[6] != b"$transactional" or fields[7] != b"1"):
+        return False
+    return fields[-2] == b"$producer"
+
+
+def producer_of(fields: Fields) -> int:
+    """Return the producer id of a usual record of a transaction."""
+    return kind_of(TimestampType.CREATE_TIME, fields[-1], is_transactional=True).producer_id
 
 
 def batch_of(fields: Fields, last_offset: int) -> RecordBatch | None:

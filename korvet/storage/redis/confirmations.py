@@ -34,7 +34,7 @@ from korvet.storage.redis.client.connection import (
 )
 from korvet.storage.redis.client.errors import OutOfMemoryError
 from korvet.storage.redis.client.server import ServerConnections
-from korvet.storage.redis.partition import Known, Partition, PartitionState
+from korvet.storage.redis.partition import FirstOpen, Known, Partition, PartitionState
 from korvet.storage.redis.quorum import COMPLETE_LIMIT_S, Quorum
 from korvet.storage.redis.scripts import CONFIRM
 
@@ -200,7 +200,7 @@ class Confirmations:
 
         If the records below `offset` are not confirmed yet, wait for one round.
         """
-        end = Known(state.leader_epoch, state.next_offset, state.next_id)
+        end = Known(state.leader_epoch, state.next_offset, state.next_id, state.first_open)
         if state.stored_visible is None or end.next_offset <= state.log_start_offset:
             return None
         confirmed = self._confirmed_end(partition, state)
@@ -217,14 +217,15 @@ class Confirmations:
     def _confirmed_end(self, partition: Partition, state: PartitionState) -> Known:
         """Return the later one of the stored end and the cached one, as far as that is valid in the present epoch."""
         stored_id = cast(bytes, state.stored_visible)
-        stored = Known(state.leader_epoch, partition.bound(stored_id), stored_id)
+        stored = Known(state.leader_epoch, partition.bound(stored_id), stored_id, state.stored_stable)
         cached = partition.confirmed
         if cached is None:
             return stored
         cuts = (each.start_offset for each in state.epochs if each.leader_epoch > cached.leader_epoch)
         cut = next(cuts, state.next_offset)
         if cut < cached.next_offset:
-            cached = Known(cached.leader_epoch, cut, partition.mapper.entry_id(cut))
+            first_open = earlier(cached.first_open, state.first_open)
+            cached = Known(cached.leader_epoch, cut, partition.mapper.entry_id(cut), first_open)
         if cached.next_offset <= stored.next_offset:
             return stored
         if cached.leader_epoch < state.leader_epoch:
@@ -323,6 +324,14 @@ def is_later(end: Known, other: Known | None) -> bool:
     return other is None or end[:2] > other[:2]
 
 
+def earlier(one: FirstOpen | None, other: FirstOpen | None) -> FirstOpen | None:
+    """Return the lower one of two first records of open transactions; None stands for none."""
+    return min(
+        (each for each in (one, other) if each is not None), key=lambda each: each.offset, default=None
+    )
+
+
 def confirm_call(partition: Partition, end: Known) -> ScriptCall:
     """Return the call that stores a confirmed end."""
-    return ScriptCall(CONFIRM, [partition.keys.state], [partition.topic_id, end.next_id])
+    stable = b"" if end.first_open is None else end.first_open.entry_id
+    return ScriptCall(CONFIRM, [partition.keys.state], [partition.topic_id, end.next_id, stable])

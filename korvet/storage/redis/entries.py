@@ -6,6 +6,7 @@ An entry that another client added with a plain XADD is one record, in both layo
     timestamp                    decimal milliseconds; if missing or invalid, the milliseconds of the entry's ID
     other fields                 without a field `value`, the value is a JSON object of them
 
+An entry with `$control` and `$producer` is a marker in the record layout (see `layouts`).
 Fields that begin with `$` are reserved for korvet.
 """
 
@@ -22,6 +23,9 @@ from korvet.protocol.record_batch import (
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     MAGIC_AT,
+    MARKER_KEY,
+    MARKER_VALUE,
+    ControlType,
     RecordBatch,
     stamp,
     stamp_log_append_time,
@@ -39,6 +43,8 @@ TIMESTAMP = re.compile(rb"-?[0-9]{1,19}")
 PRODUCER = re.compile(rb"([0-9]{1,19}):([0-9]{1,5})")
 INT64_MAX = 2**63 - 1
 INT16_MAX = 2**15 - 1
+INT32_MAX = 2**31 - 1
+CONTROL_TYPES = {b"abort": ControlType.ABORT, b"commit": ControlType.COMMIT}
 
 
 class Kind(NamedTuple):
@@ -48,11 +54,15 @@ class Kind(NamedTuple):
     is_transactional: bool
     producer_id: int
     producer_epoch: int
+    is_control: bool = False
 
 
 @lru_cache(maxsize=64)
 def kind_of(timestamp_type: TimestampType, producer: bytes, *, is_transactional: bool = False) -> Kind:
-    """Return the kind from a cache: equal kinds are usually the same object, which is faster to compare."""
+    """Return the kind from a cache: equal kinds are usually the same object, which is faster to compare.
+
+    Those of markers (`marker_of`) are not, so that each marker has its own batch.
+    """
     found = PRODUCER.fullmatch(producer)
     producer_id, epoch = map(int, found.groups()) if found is not None else (-1, -1)
     if producer_id > INT64_MAX or epoch > INT16_MAX:  # written by hand: no batch header can hold it
@@ -90,6 +100,8 @@ def parse(fields: Fields, entry_ms: int) -> Parsed:
     timestamp_type = TimestampType.CREATE_TIME
     producer = b"-1:-1"
     is_transactional = False
+    control = b""
+    coordinator = b""
     pairs = iter(fields)
     for name, content in zip(pairs, pairs, strict=True):
         if name == b"key":
@@ -110,12 +122,33 @@ def parse(fields: Fields, entry_ms: int) -> Parsed:
             producer = content
         elif name == b"$transactional":
             is_transactional = content == b"1"
+        elif name == b"$control":
+            control = content
+        elif name == b"$coordinator":
+            coordinator = content
     if value is None and others:
         value = as_json(others)
     if timestamp is None:
         timestamp = entry_ms
+    if control in CONTROL_TYPES and (marker := marker_of(timestamp_type, producer)) is not None:
+        key = MARKER_KEY.pack(0, CONTROL_TYPES[control])
+        return Parsed(timestamp, key, MARKER_VALUE.pack(0, epoch_in(coordinator)), (), marker)
     kind = kind_of(timestamp_type, producer, is_transactional=is_transactional)
     return Parsed(timestamp, key, value, tuple(headers), kind)
+
+
+def marker_of(timestamp_type: TimestampType, producer: bytes) -> Kind | None:
+    """Return the kind of a marker, or None for an entry without a valid producer, which another client wrote."""
+    kind = kind_of(timestamp_type, producer)
+    if kind.producer_id < 0:
+        return None
+    return kind._replace(is_transactional=True, is_control=True)
+
+
+def epoch_in(text: bytes) -> int:
+    """Return the coordinator epoch in a field, or 0 if another client has written something else."""
+    number = timestamp_of(text)
+    return number if number is not None and 0 <= number <= INT32_MAX else 0
 
 
 def as_json(fields: dict[bytes, bytes]) -> bytes:

@@ -3,6 +3,9 @@
     korvet:orders:0                 stream: the records of partition 0 of topic orders
     {korvet:orders:0}:$state        hash: the bounds of its log, and the state of its scripts
     {korvet:orders:0}:$producers    hash: idempotent producers
+    {korvet:orders:0}:$transactions hash: the last transaction of each producer
+    {korvet:orders:0}:$open         stream: the first record of each open transaction
+    {korvet:orders:0}:$aborted      stream: the marker of each aborted transaction
     {korvet:orders:0}:$index        stream: about every 64 kB, the largest timestamp since the entry before
     {korvet:orders:0}:$summary      stream: the same about every 16 MB
     {korvet:orders:0}:$compacted    stream: its successor while it is compacted; with .state, .index,
@@ -53,6 +56,10 @@ STATE_SKIPPED = b"skipped"  # number of entries ever added whose IDs have no off
 STATE_EPOCHS = b"epochs"  # leader epochs, each with its first ID: "0:0-0 1:1763666000123-7"
 STATE_SERVER = b"server"  # the `run_id` of the server process in which the leader epoch began
 STATE_VISIBLE = b"visible"  # the high watermark if min.insync.replicas is above 1
+STATE_VISIBLE_STABLE = (
+    b"visible.stable"  # `unstable` at the moment at which replicas confirmed the high watermark
+)
+STATE_UNSTABLE = b"unstable"  # the first ID of the oldest open transaction, or ""
 STATE_CLEANED = b"cleaned"  # ends and times of compactions (`korvet.storage.compaction.Cleaned`)
 STATE_CLEANED_BYTES = b"cleaned.bytes"  # bytes up to the end of the compacted part, counted as `bytes` is
 STATE_COMPACTION = b"compaction"  # the token of the running compaction, or of one whose broker died
@@ -82,9 +89,30 @@ class PartitionKeys:
         return b"{%b}:$producers" % self.stream
 
     @property
+    def transactions(self) -> bytes:
+        return b"{%b}:$transactions" % self.stream
+
+    @property
+    def open(self) -> bytes:
+        return b"{%b}:$open" % self.stream
+
+    @property
+    def aborted(self) -> bytes:
+        return b"{%b}:$aborted" % self.stream
+
+    @property
     def all(self) -> tuple[bytes, ...]:
         """All keys, in the order of every partition script's KEYS."""
-        return self.stream, self.state, self.index, self.summary, self.producers
+        return (
+            self.stream,
+            self.state,
+            self.index,
+            self.summary,
+            self.producers,
+            self.transactions,
+            self.open,
+            self.aborted,
+        )
 
     @property
     def compaction(self) -> tuple[bytes, ...]:

@@ -11,10 +11,19 @@ Record layout: an entry for each record.
     $transactional      "1" if the record is part of a transaction
     $producer           "producer id:epoch" if the producer has an id
 
+and for each marker, which ends the producer's transaction:
+
+    $control            "commit" or "abort"
+    timestamp           decimal milliseconds
+    $coordinator        the epoch of the transaction coordinator
+    $timestamp.type     as above
+    $producer           as above
+
 Batch layout: an entry for each batch, under the ID of its last record.
 
     $batch              the batch as the producer sent it
     $time               log append time in milliseconds, under LogAppendTime
+    $control            "commit" or "abort", if the batch is a marker
 
 Most records have no headers, and either all or none of a batch have a key; the same holds for values. Such batches are
 passed to the script as columns, which costs a third of the Python time, and less Lua, than fields record by record.
@@ -29,11 +38,11 @@ from operator import add
 from typing import NamedTuple
 
 from korvet.protocol.buffers import Buffer
-from korvet.protocol.errors import InvalidRecord, MessageTooLarge
+from korvet.protocol.errors import InvalidRecord, InvalidTxnState, MessageTooLarge
 from korvet.protocol.record import Headers, RawRecord
-from korvet.protocol.record_batch import RecordBatch, decode_in_steps
+from korvet.protocol.record_batch import ControlType, RecordBatch, build_marker, decode_in_steps
 from korvet.protocol.steps import Steps
-from korvet.storage.interface import TimestampType, TopicConfig
+from korvet.storage.interface import Marker, TimestampType, TopicConfig, TransactionNumber
 from korvet.storage.redis.client.replies import UNCOPIED_VALUE_BYTES, Argument, pack_arguments, pack_column
 from korvet.storage.topic_config import LAYOUT, backend_setting
 
@@ -82,10 +91,17 @@ class Piece(NamedTuple):
     max_timestamp: int
 
 
-def pack_batch(batch: RecordBatch, config: TopicConfig, max_headers: int, max_records: int) -> Packing:
+def pack_batch(
+    batch: RecordBatch,
+    config: TopicConfig,
+    max_headers: int,
+    max_records: int,
+    transaction: TransactionNumber | None = None,
+) -> Packing:
     """Pack the batch in the topic's layout.
 
-    Raise InvalidRecord for records that cannot be stored, MessageTooLarge for more records than one call may add.
+    Raise InvalidTxnState for a transactional batch without the number of its transaction; InvalidRecord for records
+    that cannot be stored, MessageTooLarge for more records than one call may add.
     """
     if batch.record_count != batch.last_offset_delta + 1:
         raise InvalidRecord(
@@ -93,33 +109,59 @@ def pack_batch(batch: RecordBatch, config: TopicConfig, max_headers: int, max_re
         )
     if batch.is_idempotent and batch.base_sequence < 0:
         raise InvalidRecord("A batch with a producer id needs a sequence number.")
+    if batch.is_transactional and transaction is None:
+        raise InvalidTxnState("a transactional batch needs the number of its transaction")
+    number = b"" if transaction is None else b"%d:%d" % (transaction.version, transaction.number)
     if layout_of(config) is StorageLayout.BATCH:
-        return pack_whole(batch)
+        return pack_whole(batch, number)
     if batch.record_count > max_records:
         raise MessageTooLarge(
             f"The batch has {batch.record_count} records; record.max.batch.records={max_records}."
         )
-    return (yield from pack_records(batch, config, max_headers))
+    return (yield from pack_records(batch, config, max_headers, number))
 
 
-def pack_whole(batch: RecordBatch) -> Packed:
+def pack_whole(batch: RecordBatch, transaction: bytes) -> Packed:
     """Pack a batch in the batch layout."""
     size = batch.size + len(b"$batch")
     piece = Piece(batch.record_count, size, batch.max_timestamp)
-    return joined(batch, b"batch", b"", size, [piece], 1, pack_arguments((batch.buffer,)))
+    return joined(batch, b"batch", b"", transaction, size, [piece], 1, pack_arguments((batch.buffer,)))
 
 
-def pack_records(batch: RecordBatch, config: TopicConfig, max_headers: int) -> Packing:
+def pack_marker(marker: Marker, config: TopicConfig, now_ms: int) -> Packed:
+    """Pack the end of a transaction."""
+    result = marker.result.name.lower().encode()
+    batch = RecordBatch(
+        build_marker(
+            ControlType(marker.result),
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.coordinator_epoch,
+            now_ms,
+        )
+    )
+    data: list[Argument] = [marker.coordinator_epoch, result]
+    if layout_of(config) is StorageLayout.BATCH:
+        data.append(batch.buffer)
+        size = batch.size + len(b"$batch$control") + len(result)
+    else:
+        size = len(b"$controltimestamp$coordinator$producer") + len(result) + len(producer_of(batch)) + 14
+    transaction = b"%d:%d" % (marker.version, marker.number)
+    pieces = [Piece(1, size, now_ms)]
+    return joined(batch, b"marker", now_ms, transaction, size, pieces, len(data), pack_arguments(tuple(data)))
+
+
+def pack_records(batch: RecordBatch, config: TopicConfig, max_headers: int, transaction: bytes) -> Packing:
     """Pack a batch in the record layout. A step takes about half a millisecond for a megabyte of small records."""
     records: list[RawRecord] = []
     yield from decode_in_steps(batch, records.extend)
     _, times, keys, values, headers = zip(*records, strict=True)
     yield None
     by_broker = config.timestamp_type is TimestampType.LOG_APPEND_TIME
-    shape = None if any(headers) or batch.is_transactional else shape_of(keys, values)
+    shape = None if any(headers) else shape_of(keys, values)
     producer = producer_of(batch)
     if shape is None:
-        return (yield from pack_fields(batch, records, config, max_headers))
+        return (yield from pack_fields(batch, records, config, max_headers, transaction))
 
     data: list[Sequence[bytes]] = []
     # Under LogAppendTime the script sets the timestamps.
@@ -131,6 +173,7 @@ def pack_records(batch: RecordBatch, config: TopicConfig, max_headers: int) -> P
     # The bytes of the field names, and of the timestamp's 13 digits.
     extra = 22 + 3 * (b"k" in shape) + 5 * (b"v" in shape) + 16 * by_broker
     extra += 9 + len(producer) if producer else 0
+    extra += 15 if transaction else 0
     sizes: Iterator[int] | Sequence[int] = repeat(extra, len(times))
     for column, letter in ((keys, b"k"), (values, b"v")):
         if letter in shape:
@@ -144,7 +187,7 @@ def pack_records(batch: RecordBatch, config: TopicConfig, max_headers: int) -> P
         columns += pack_column(texts_of_all)
         yield None
     count = len(data) * len(times)
-    return joined(batch, shape, timestamp, max(sizes), pieces, count, columns)
+    return joined(batch, shape, timestamp, transaction, max(sizes), pieces, count, columns)
 
 
 def producer_of(batch: RecordBatch) -> bytes:
@@ -165,7 +208,7 @@ def shape_of(keys: Column, values: Column) -> bytes | None:
 
 
 def pack_fields(
-    batch: RecordBatch, records: list[RawRecord], config: TopicConfig, max_headers: int
+    batch: RecordBatch, records: list[RawRecord], config: TopicConfig, max_headers: int, transaction: bytes
 ) -> Packing:
     """Pack a batch in the record layout, each record with all its fields and values."""
     data: list[Argument] = []
@@ -186,7 +229,7 @@ def pack_fields(
         if by_broker:
             fields += (b"$timestamp.type", b"1")
         fields += header_fields(headers, max_headers)
-        if batch.is_transactional:
+        if transaction:
             fields += (b"$transactional", b"1")
         if producer:
             fields += (b"$producer", producer)
@@ -199,7 +242,7 @@ def pack_fields(
             data = []
             yield None
     pieces = pieces_of(sizes, tuple(times), config)
-    return joined(batch, b"f", b"", max(sizes), pieces, count, buffers)
+    return joined(batch, b"f", b"", transaction, max(sizes), pieces, count, buffers)
 
 
 def uncopied(fields: list[bytes], size: int) -> Sequence[Argument]:
@@ -240,6 +283,7 @@ def joined(
     batch: RecordBatch,
     shape: bytes,
     timestamp: Argument,
+    transaction: bytes,
     largest: int,
     pieces: list[Piece],
     data_count: int,
@@ -259,6 +303,7 @@ def joined(
         largest,
         len(pieces),
         data_count,
+        transaction,
     ]
     for piece in pieces:
         arguments += piece

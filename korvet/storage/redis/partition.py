@@ -22,7 +22,9 @@ from korvet.storage.redis.keys import (
     STATE_START,
     STATE_TOPIC,
     STATE_TRIMMED,
+    STATE_UNSTABLE,
     STATE_VISIBLE,
+    STATE_VISIBLE_STABLE,
     Keyspace,
     PartitionKeys,
 )
@@ -51,6 +53,8 @@ class PartitionState(NamedTuple):
     stored_visible: (
         bytes | None
     )  # the ID at which the high watermark begins, if `min.insync.replicas` is above 1
+    first_open: FirstOpen | None = None
+    stored_stable: FirstOpen | None = None  # `first_open` when the log ended at `stored_visible`
     visible: Known | None = None  # the end of what consumers may read, if it is before the log's end
 
     @property
@@ -69,16 +73,43 @@ class PartitionState(NamedTuple):
         return self.next_id if self.visible is None else self.visible.next_id
 
     @property
+    def visible_first_open(self) -> FirstOpen | None:
+        """The oldest transaction that was open when the log ended at the high watermark.
+
+        If its marker is above the high watermark, a failover can lose the marker: the transaction counts as open.
+        """
+        return self.first_open if self.visible is None else self.visible.first_open
+
+    @property
+    def last_stable_offset(self) -> int:
+        first_open = self.visible_first_open
+        if first_open is None:
+            return self.high_watermark
+        return max(self.log_start_offset, min(first_open.offset, self.high_watermark))
+
+    @property
+    def stable_id(self) -> bytes:
+        """The ID at which the last stable offset begins, but for deleted records."""
+        first_open, end = self.visible_first_open, self.visible_id
+        return end if first_open is None or first_open.offset >= self.high_watermark else first_open.entry_id
+
+    @property
     def offsets(self) -> LogOffsets:
-        """The log's bounds; without transactions the last stable offset is the high watermark."""
         return LogOffsets(
             self.log_start_offset,
             self.high_watermark,
-            self.high_watermark,
+            self.last_stable_offset,
             self.leader_epoch,
             trimmed_before=self.trimmed_before,
             has_caught_up=self.high_watermark >= self.epochs[-1].start_offset,
         )
+
+
+class FirstOpen(NamedTuple):
+    """The first record of the oldest open transaction."""
+
+    offset: int
+    entry_id: bytes
 
 
 class Known(NamedTuple):
@@ -87,6 +118,7 @@ class Known(NamedTuple):
     leader_epoch: int
     next_offset: int
     next_id: bytes
+    first_open: FirstOpen | None = None  # at the same moment
 
     def argument(self) -> bytes:
         return b"%d %b" % (self.leader_epoch, self.next_id)
@@ -210,6 +242,8 @@ class Partition:
                 STATE_EARLIEST,
                 STATE_SERVER,
                 STATE_VISIBLE,
+                STATE_UNSTABLE,
+                STATE_VISIBLE_STABLE,
             ),
             (b"XLEN", self.keys.stream),
         )
@@ -221,7 +255,7 @@ class Partition:
         """
         if fields[0] != self.topic_id:
             return None
-        *required, earliest, server, stored_visible = fields
+        *required, earliest, server, stored_visible, unstable, stored_stable = fields
         if None in required:
             raise ValueError("a field is missing")
         _, next_id, start, expected, size, trimmed, largest, epochs = cast(Sequence[bytes], required)
@@ -240,7 +274,13 @@ class Partition:
             there,
             server,
             stored_visible,
+            self.first_open(unstable),
+            self.first_open(stored_stable),
         )
+
+    def first_open(self, entry_id: bytes | None) -> FirstOpen | None:
+        """Return the first record of an open transaction, given its ID in the state; None for "" or no field."""
+        return FirstOpen(self.bound(entry_id), entry_id) if entry_id else None
 
     def bound(self, entry_id: bytes) -> int:
         """Return the offset of an ID in the state, which always has one."""

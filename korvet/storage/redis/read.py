@@ -25,7 +25,7 @@ from korvet.protocol.compression import Codec
 from korvet.protocol.encoded_batches import EncodedBatches
 from korvet.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
 from korvet.protocol.record_batch import empty_batch
-from korvet.storage.interface import LogOffsets, ReadRequest, ReadResult, TopicPartition
+from korvet.storage.interface import AbortedTransaction, LogOffsets, ReadRequest, ReadResult, TopicPartition
 from korvet.storage.offsets import is_foreign
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import Pending, RedisUnavailable
@@ -35,6 +35,7 @@ from korvet.storage.redis.confirmations import Confirmations
 from korvet.storage.redis.entries import Entry
 from korvet.storage.redis.partition import Known, Partition, PartitionState
 from korvet.storage.redis.partitions import ATTEMPTS, Partitions
+from korvet.storage.redis.producers import StoredAborted
 from korvet.storage.redis.rebuild import Rebuilt, epoch_at, rebuild_batches, rebuild_records
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,8 @@ REBUILT_AT_ONCE = 500
 COMPRESSED_AT_ONCE = 200_000
 # Batches smaller than this are copied into a shared buffer.
 SMALL_BATCH_BYTES = 4096
+# Aborted transactions that are requested at once.
+ABORTED_AT_ONCE = 64
 # Partitions whose state is requested in one write.
 STATES_AT_ONCE = 250
 # Calls of `settle` before a read is answered as it stands, since other clients may add entries all the time.
@@ -77,6 +80,11 @@ class PartitionRead:
     offsets: LogOffsets | None = None
     taken: bytes = b""  # the ID of the last entry in `buffers`
     is_cut: bool = False
+    is_committed: bool = field(default=False, kw_only=True)  # `read_committed`
+    stable_id: bytes = b""  # where it then ends: the last stable offset when the first slice was read
+    aborted: list[StoredAborted] = field(factory=list)  # from the offset on
+    last_aborted: bytes = b""  # the ID of the last entry of `$aborted` that was read
+    has_more_aborted: bool = False
 
     def __attrs_post_init__(self) -> None:
         self.position = self.partition.mapper.entry_id(max(self.offset, 0))
@@ -89,7 +97,10 @@ class PartitionRead:
         return known is not None and self.offset >= known.next_offset
 
     def commands(self) -> list[Command]:
-        """Return the commands for the next slice and the state: five, or four if no entries are requested."""
+        """Return the commands for the next slice and the state: five, or four if no entries are requested.
+
+        The first slice of a `read_committed` has a sixth one.
+        """
         partition = self.partition
         self.known = partition.known
         state, length = partition.state_commands()
@@ -98,7 +109,34 @@ class PartitionRead:
             return [(b"MULTI",), state, length, (b"EXEC",)]
         self.asked = self._entries_to_ask_for()
         entries = (b"XRANGE", partition.keys.stream, self.position, b"+", b"COUNT", self.asked)
+        if self.is_committed and self.offsets is None:
+            return [(b"MULTI",), state, length, entries, self._aborted_after(self.position), (b"EXEC",)]
         return [(b"MULTI",), state, length, entries, (b"EXEC",)]
+
+    def _aborted_after(self, entry_id: bytes) -> Command:
+        """Return the command that reads aborted transactions, beginning with a marker's ID as XRANGE takes it."""
+        return b"XRANGE", self.partition.keys.aborted, entry_id, b"+", b"COUNT", ABORTED_AT_ONCE
+
+    def take_aborted(self, entries: Sequence[Entry]) -> None:
+        parsed = map(StoredAborted.parse, entries)
+        self.aborted += [each for each in parsed if each is not None]
+        self.has_more_aborted = len(entries) == ABORTED_AT_ONCE
+        if entries:
+            self.last_aborted = entries[-1][0]
+
+    @property
+    def needs_more_aborted(self) -> bool:
+        """True if more aborted transactions may have records among those of the read.
+
+        Transactions that were aborted later begin at the `stable` ID of the last one or above it.
+        """
+        if not self.has_more_aborted or not self.taken:
+            return False
+        return not self.aborted or not is_before(self.taken, self.aborted[-1].stable_id)
+
+    def more_aborted(self) -> Command:
+        """Return the command that reads more aborted transactions, beginning with the last one that was read."""
+        return self._aborted_after(self.last_aborted)
 
     def _entries_to_ask_for(self) -> int:
         """Return how many entries probably fit. Redis would read and send any more of them in vain."""
@@ -163,7 +201,7 @@ class PartitionRead:
         Consumers have to reach the high watermark also if its last records are gone, lost in a failover or deleted by
         another client: an empty batch then ends there. A partition that never had a record is only empty.
         """
-        end = state.high_watermark
+        end = state.last_stable_offset if self.is_committed else state.high_watermark
         last = self.partition.mapper.offset(self.taken) if self.taken else None
         is_short = self.offset < end and (last is None or last + 1 < end)
         self.is_cut = is_short and not is_complete
@@ -174,7 +212,16 @@ class PartitionRead:
 
     def result(self) -> ReadResult:
         offsets = cast(LogOffsets, self.offsets)
-        return ReadResult(EncodedBatches(self.buffers, self.size), offsets, self.is_cut)
+        batches = EncodedBatches(self.buffers, self.size)
+        if not self.aborted or not self.taken:
+            return ReadResult(batches, offsets, self.is_cut)
+        bound = self.partition.bound
+        aborted = [
+            AbortedTransaction(each.producer_id, bound(each.first_id))
+            for each in self.aborted
+            if not is_before(self.taken, each.first_id)
+        ]
+        return ReadResult(batches, offsets, self.is_cut, aborted)
 
 
 @define(eq=False)
@@ -188,7 +235,11 @@ class Reader:
     _reported_topics: set[UUID] = field(factory=set)
 
     async def read(
-        self, requests: Mapping[TopicPartition, ReadRequest], max_bytes: int
+        self,
+        requests: Mapping[TopicPartition, ReadRequest],
+        max_bytes: int,
+        *,
+        is_committed: bool = False,
     ) -> dict[TopicPartition, ReadResult | KafkaError]:
         """See `Storage.read`."""
         results: dict[TopicPartition, ReadResult | KafkaError] = {}
@@ -199,7 +250,9 @@ class Reader:
             except KafkaError as error:
                 results[tp] = error
             else:
-                waiting.append(PartitionRead(partition, request.offset, request.max_bytes))
+                waiting.append(
+                    PartitionRead(partition, request.offset, request.max_bytes, is_committed=is_committed)
+                )
 
         left = max_bytes
         while waiting:
@@ -215,10 +268,14 @@ class Reader:
                 read.at_least_one = left == max_bytes
                 try:
                     await self._finish(read, first)
-                    results[read.partition.tp] = read.result()
+                    done = read
+                    if read.needs_more_aborted and not await self._has_read_aborted(read):
+                        done = await self._repeated(read, min(requests[read.partition.tp].max_bytes, left))
+                    results[read.partition.tp] = done.result()
+                    left -= done.size
                 except KafkaError as error:
                     results[read.partition.tp] = error
-                left -= read.size
+                    left -= read.size
         return {tp: results[tp] for tp in requests}
 
     @staticmethod
@@ -257,16 +314,23 @@ class Reader:
         executed: Reply | None = first
         while executed is not None:
             state, entries = await self._checked(read, executed)
-            if read.offsets is None:
+            is_first = read.offsets is None
+            if is_first:
                 self._check_bounds(read, state)
                 read.average = read.average or read.partition.entry_bytes
             if read.partition.config.min_insync_replicas > 1:
                 state = await self._visible(read.partition, state, read.offset)
-                entries = before_end(state, entries)
-            read.offsets = state.offsets
+                entries = before_end(state.visible_id, entries)
+            if is_first and read.is_committed:
+                read.stable_id = state.stable_id
+            if read.is_committed:
+                entries = before_end(read.stable_id, entries)
+            if is_first or not read.is_committed:
+                read.offsets = state.offsets
+                ended = state
             asked = read.asked
             if not entries:
-                read.end(state, is_complete=asked > 0)
+                read.end(ended, is_complete=asked > 0)
                 return
             ahead = self._send_next(read, entries) if read.needs_more(behind=len(entries)) else None
             has_room = await self._rebuild(read, entries, state)
@@ -275,8 +339,32 @@ class Reader:
                 ahead = self._send_next(read, entries)
             executed = await self._executed(ahead, read) if has_room and ahead is not None else None
             if executed is None:
-                read.end(state, is_complete=is_complete)
+                read.end(ended, is_complete=is_complete)
                 await trio.lowlevel.checkpoint()
+
+    async def _has_read_aborted(self, read: PartitionRead) -> bool:
+        """Read the rest of a read's aborted transactions; return False if some of them were removed meanwhile."""
+        while read.needs_more_aborted:
+            last = read.last_aborted
+            reply = await self.redis.execute(*read.more_aborted(), repeatable=True)
+            entries = cast(Sequence[Entry], reply)
+            if not entries or entries[0][0] != last:
+                return False
+            has_more = len(entries) == ABORTED_AT_ONCE
+            read.take_aborted(entries[1:])
+            read.has_more_aborted = has_more
+        return True
+
+    async def _repeated(self, read: PartitionRead, limit: int) -> PartitionRead:
+        """Read again from the beginning, after a compaction or retention has removed some of the records."""
+        for _ in range(ATTEMPTS):
+            again = PartitionRead(read.partition, read.offset, limit, is_committed=True)
+            again.at_least_one = True
+            (first,) = await self._first_slices([again])
+            await self._finish(again, first)
+            if await self._has_read_aborted(again):
+                return again
+        raise KafkaStorageError(f"{read.partition.tp} does not come to rest")
 
     async def _rebuild(self, read: PartitionRead, entries: Sequence[Entry], state: PartitionState) -> bool:
         """Build batches from a slice, some entries at a time; return True if there is room for more."""
@@ -339,7 +427,10 @@ class Reader:
             elif self._is_settled(read, state, entries) or read.attempts >= SETTLING_ATTEMPTS:
                 partition.note(state.leader_epoch, state.next_id)
                 self.ends_at(partition.keys.stream, state.next_id)
-                return state, before_end(state, entries)
+                if len(rest) > 1:
+                    read.aborted = []
+                    read.take_aborted(cast(Sequence[Entry], rest[1]))
+                return state, before_end(state.visible_id, entries)
             else:
                 await self.partitions.settle(partition)
             read.attempts += 1
@@ -458,9 +549,8 @@ def is_before(entry_id: bytes, next_id: bytes) -> bool:
     return id_of(entry_id) < id_of(next_id)
 
 
-def before_end(state: PartitionState, entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Return the entries that consumers may read."""
-    end = state.visible_id
+def before_end(end: bytes, entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Return the entries below the ID at which consumers' reads end."""
     if not entries or is_before(entries[-1][0], end):
         return entries
     return [entry for entry in entries if is_before(entry[0], end)]

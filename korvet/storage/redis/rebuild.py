@@ -15,6 +15,7 @@ from korvet.protocol.compression import Codec, compress
 from korvet.protocol.crc32c import crc32c
 from korvet.protocol.record import NULL, VARINTS, Headers, RawRecord
 from korvet.protocol.record_batch import (
+    CONTROL_BIT,
     CRC_AT,
     CRC_COVERS_FROM,
     HEADER,
@@ -185,7 +186,7 @@ def rebuild_one_by_one(
     ms = first_of_ms = 0
     last_of_ms = -1  # the highest sequence that has an offset
     producer = b""
-    producer_kind = PLAIN
+    producer_kind = transactional_kind = PLAIN
     time_text: bytes | None = None
     timestamp = latest = 0
     stamp: bytes | None = None  # attributes, timestamp delta; None when it is to be made
@@ -208,7 +209,11 @@ def rebuild_one_by_one(
             if fields[-1] != producer:
                 producer = fields[-1]
                 producer_kind = kind_of(TimestampType.CREATE_TIME, producer)
+                transactional_kind = kind_of(TimestampType.CREATE_TIME, producer, is_transactional=True)
             kind = producer_kind
+            if usual > 4 and fields[-4] == b"$transactional" and fields[-3] == b"1":
+                usual -= 2
+                kind = transactional_kind
         if usual == 4 and fields[0] == b"value" and fields[2] == b"timestamp":
             value, time = fields[1], fields[3]
             start = b"\1" + varints[len(value)]
@@ -294,16 +299,21 @@ class OpenBatch:
         if not count:
             return
         parts = self.parts
+        kind = self.kind
+        if kind.is_control:
+            codec = Codec.NONE
         if codec is not Codec.NONE:
             parts = [b"", compress(codec, b"".join(parts))]
-        kind = self.kind
         header = HEADER.pack(
             self.base_offset,
             0,
             self.leader_epoch,
             2,
             0,
-            codec | kind.timestamp_type << 3 | (TRANSACTIONAL_BIT if kind.is_transactional else 0),
+            codec
+            | kind.timestamp_type << 3
+            | (TRANSACTIONAL_BIT if kind.is_transactional else 0)
+            | (CONTROL_BIT if kind.is_control else 0),
             last_offset - self.base_offset,
             self.base_timestamp,
             max_timestamp,

@@ -239,6 +239,8 @@ def largest_in(partition: Partition, entries: Sequence[Entry], log_start_offset:
 def time_text(fields: Fields) -> bytes:
     """Return the text of the `timestamp` field at its usual place, or "" if it is not there."""
     at = -4 if fields[-2] == b"$producer" and len(fields) > 4 else -2
+    if at == -4 and fields[-4] == b"$transactional" and len(fields) > 6:
+        at = -6
     return fields[at + 1] if fields[at] == b"timestamp" else b""
 
 

@@ -24,7 +24,7 @@ def partition_script(*names: str) -> Script:
 
 APPEND = partition_script("append")
 INIT = partition_script("init")
-SETTLE = partition_script("settle")
+SETTLE = partition_script("rebuild", "settle")
 EARLIEST = partition_script("earliest")
 SEEK = partition_script("seek")
 TRIM = partition_script("trim")

@@ -8,6 +8,7 @@
 --        14 number of batches; then for each
 --           producer id (-1: none), epoch, first sequence, last sequence
 --           records, shape, timestamp, size of the largest entry, number of pieces, number of data arguments
+--           its transaction, as "version:number"; "" for a plain batch
 --           the pieces, three each: records, bytes, largest timestamp
 --           the data
 -- The index is built from pieces; a small batch is one piece. Data, by shape:
@@ -15,10 +16,14 @@
 --   kv k v -   columns: timestamps, keys, values, one of each for every record. Keys only if the shape has k,
 --          values if it has v; timestamps only if the batch's own is "".
 --   f      for each record: number of fields and values, which of them is the timestamp, the fields and values
+--   marker the end of a transaction, with the number -1 of the one that is open: coordinator epoch, "commit" or "abort",
+--          and in the batch layout the control batch
 --
--- Answers {'ok', first ID, now, log start, epoch, next ID, '1' if there is more to trim, then "index code details"
+-- Answers {'ok', first ID, now, log start, epoch, next ID, '1' if there is more to trim, first ID of the
+-- oldest open transaction or "-", then "index code details"
 -- of the batches that were not appended: duplicate (its first ID and time), sequence (the expected one), lost (the same,
--- but those before may have been lost in a failover), epoch (the known one)}. The appended batches have consecutive IDs from the first ID on.
+-- but those before may have been lost in a failover), epoch (the known one); ended, behind, plain: refused by the rules
+-- of transaction_state.py; of markers also: ended (the result), coordinator (the known epoch)}. The appended batches have consecutive IDs from the first ID on.
 -- Or {'nostate'}, {'othertopic'}: create the state first; {'rescan'}: settle first; {'stale'}: a later call has
 -- overtaken this one, which changes nothing; {'replicas', connected ones}: too few are connected; {'exhausted'}: the stream's last ID leaves no room. Or an error, and
 -- nothing was written.
@@ -72,7 +77,7 @@ end
 
 -- Parse a stored producer; return nil if another client of this Redis wrote it.
 local function parse_producer(stored)
-  local epoch, time, rest = match(stored, '^(%-?%d+) (%d+)( .+)$')
+  local epoch, time, rest = match(stored, '^(%-?%d+) (%d+)(.*)$')
   if not epoch or not (epoch == '-1' or is_within(epoch, 32767)) then return end
   local producer, size = {epoch = tonumber(epoch), time = tonumber(time), batches = {}}, 0
   for text, first, last, id, appended in string.gmatch(rest, '( (%d+):(%d+):(%d+%-%d+):(%-?%d+))') do
@@ -101,7 +106,7 @@ end
 -- Return true if the producer's last known batch is from an earlier leader epoch: batches after it may have been lost.
 local function is_of_earlier_epoch(producer)
   local last = producer.batches[#producer.batches]
-  return last.id and is_id_before(last.id, match(s.epochs, '(%d+%-%d+)$'))
+  return last and last.id and is_id_before(last.id, match(s.epochs, '(%d+%-%d+)$'))
 end
 
 -- Return nothing, or the code and the details of the reason why the batch is not appended.
@@ -117,8 +122,8 @@ local function check_producer(producer, producer_id, epoch, first, last)
   elseif epoch < producer.epoch then
     return 'epoch', producer.epoch
   end
-  local expected = 0
-  if epoch == producer.epoch then expected = (producer.batches[#producer.batches].last + 1) % 2147483648 end
+  local expected, last_batch = 0, producer.batches[#producer.batches]
+  if epoch == producer.epoch and last_batch then expected = (last_batch.last + 1) % 2147483648 end
   if first > expected and epoch == producer.epoch and is_of_earlier_epoch(producer) then
     -- Lost batches that waited for replicas were not acknowledged. The producer sends them again, and takes a later batch
     -- that is accepted as a proof of them. OUT_OF_ORDER_SEQUENCE_NUMBER would let librdkafka begin with a new producer id
@@ -136,6 +141,122 @@ local function remember_batch(producer, epoch, batch)
   producer.is_changed = true
 end
 
+-- Transactions, by the rules of transaction_state.py. The last one of a producer is stored as
+-- "number epoch coordinator-epoch open|commit|abort first-ID time", the first ID as "-" without records. The first record
+-- of one that this call begins has its place in the call instead of an ID. The number -1 of an open one is unknown: it was
+-- rebuilt from its records (see rebuild.lua), and takes the number of the next batch or marker of its producer.
+
+local function is_number(text, most) return text == '-1' or is_within(text, most) end
+
+local function is_entry_id(text)
+  local ms, seq = match(text, '^(%d+)%-(%d+)$')
+  return ms and #ms <= 16 and #seq <= 16
+end
+
+local transactions = {}
+local changes = {} -- of $open, in the order of the log: a transaction's begin, or its end
+
+local function transaction_of(producer_id)
+  local transaction = transactions[producer_id]
+  if transaction then return transaction end
+  transaction = {}
+  local stored = call('HGET', transactions_key, producer_id)
+  if stored then
+    local number, epoch, coordinator, result, first, time = match(stored, '^(%-?%d+) (%-?%d+) (%-?%d+) (%a+) (%S+) (%d+)$')
+    local is_whole = number and is_number(number, 9007199254740991) and is_number(epoch, 32767)
+      and is_number(coordinator, 2147483647)
+      and (result == 'open' and is_entry_id(first) or (result == 'commit' or result == 'abort'))
+    if not is_whole then
+      damaged = damaged + 1
+    elseif result == 'open' or now - tonumber(time) < expiration_ms then
+      transaction = {number = tonumber(number), epoch = tonumber(epoch), coordinator = tonumber(coordinator),
+        result = result, first = first}
+    end
+  else
+    transaction.is_new = true
+  end
+  transactions[producer_id] = transaction
+  return transaction
+end
+
+local function has_passed(transaction, number)
+  return transaction.number and (transaction.number > number or transaction.number == number and transaction.result ~= 'open')
+end
+
+-- Return nothing, or the code and the details of the reason why the batch is not appended.
+local function check_transaction(producer_id, epoch, first, version, number)
+  local last = transaction_of(producer_id)
+  if last.number then
+    if epoch < last.epoch then return 'epoch', last.epoch end
+    if last.result == 'open' and (last.number == number or last.number < 0) then return end
+    if has_passed(last, number) then return 'ended', 'number' end
+    if last.result == 'open' then return 'behind', last.number end
+  end
+  if version >= 2 and first ~= 0 then return 'sequence', 0 end
+end
+
+local function begin_transaction(producer_id, epoch, number, place)
+  local last = transactions[producer_id]
+  if last.result == 'open' then
+    if last.epoch ~= epoch or last.number ~= number then
+      last.epoch, last.number, last.is_changed = epoch, number, true
+    end
+    return
+  end
+  transactions[producer_id] = {number = number, epoch = epoch, coordinator = last.coordinator or -1, result = 'open',
+    place = place, is_new = last.is_new, is_changed = true}
+  changes[#changes + 1] = transactions[producer_id]
+  changes[#changes].producer_id = producer_id
+end
+
+local function check_marker(producer, producer_id, epoch, version, number, coordinator)
+  local last = transaction_of(producer_id)
+  if number >= 0 and has_passed(last, number) then return 'ended', last.result end
+  local known, is_open = math.max(producer.epoch or -1, last.epoch or -1), last.result == 'open'
+  local needs_higher_epoch = is_open and number < 0 and version >= 2
+  if epoch < known + (needs_higher_epoch and 1 or 0) then return 'epoch', known end
+  if last.coordinator and coordinator < last.coordinator then return 'coordinator', last.coordinator end
+  if is_open and number >= 0 and last.number >= 0 and number ~= last.number then return 'behind', last.number end
+end
+
+local function end_transaction(producer, producer_id, epoch, version, number, coordinator, result, place)
+  local last = transactions[producer_id]
+  local ended = {number = number, epoch = epoch, coordinator = coordinator, result = result, first = '-',
+    marker = place, is_new = last.is_new, is_changed = true, producer_id = producer_id}
+  if number < 0 and last.number then ended.number = last.number end
+  if last.result == 'open' then ended.opened = last end
+  transactions[producer_id] = ended
+  changes[#changes + 1] = ended
+  -- A producer of version 1 that was forgotten goes on with any sequence.
+  local is_raised = version >= 2 or producer.is_new and not is_forgotten(producer_id)
+  if producer.epoch then is_raised = epoch > producer.epoch end
+  if is_raised then
+    producer.epoch, producer.batches, producer.is_changed = epoch, {}, true
+  end
+end
+
+-- As failed_sequences.py: after a batch that its producer sends again, later ones of this call must not overtake it, and
+-- get the same code.
+
+local function is_sequence_later(sequence, other)
+  local distance = (sequence - other) % 2147483648
+  return distance > 0 and distance < 1073741824
+end
+
+local function is_behind_failed(producer, epoch, first)
+  local failed = producer.failed
+  if epoch < failed.epoch then return false end
+  if epoch == failed.epoch then
+    if is_sequence_later(first, failed.last) then
+      failed.last = first
+      return true
+    end
+    if is_sequence_later(failed.first, first) then return false end
+  end
+  producer.failed = nil
+  return false
+end
+
 -- First check all batches.
 
 local accepted, others, total = {}, {}, 0
@@ -147,8 +268,33 @@ for i = 1, tonumber(ARGV[14]) do
     local producer = producers[producer_id] or read_producer(producer_id)
     producers[producer_id] = producer
     local epoch, first, last = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-    why, details = check_producer(producer, producer_id, epoch, first, last)
-    if not why then remember_batch(producer, epoch, {first = first, last = last, place = total}) end
+    local version, number = nil, nil
+    if ARGV[at + 10] ~= '' then
+      version, number = match(ARGV[at + 10], '^(%d+):(%-?%d+)$')
+      version, number = tonumber(version), tonumber(number)
+    end
+    if ARGV[at + 5] == 'marker' then
+      local data = at + 11 + 3 * pieces
+      local coordinator = tonumber(ARGV[data])
+      why, details = check_marker(producer, producer_id, epoch, version, number, coordinator)
+      if not why then
+        end_transaction(producer, producer_id, epoch, version, number, coordinator, ARGV[data + 1], total)
+      end
+    elseif producer.failed and is_behind_failed(producer, epoch, first) then
+      why, details = producer.failed.why, producer.failed.details
+    else
+      why, details = check_producer(producer, producer_id, epoch, first, last)
+      if not why and number then
+        why, details = check_transaction(producer_id, epoch, first, version, number)
+        if not why then begin_transaction(producer_id, epoch, number, total) end
+        if why == 'ended' or why == 'behind' then
+          producer.failed = {epoch = epoch, first = first, last = first, why = why, details = details}
+        end
+      elseif not why and (s.unstable ~= '' or #changes > 0) and transaction_of(producer_id).result == 'open' then
+        why, details = 'plain', transactions[producer_id].number
+      end
+      if not why then remember_batch(producer, epoch, {first = first, last = last, place = total}) end
+    end
   end
   if why then
     others[#others + 1] = {i - 1, why, details}
@@ -156,7 +302,7 @@ for i = 1, tonumber(ARGV[14]) do
     accepted[#accepted + 1] = {at = at, place = total, records = records, pieces = pieces}
     total = total + records
   end
-  at = at + 10 + 3 * pieces + tonumber(ARGV[at + 9])
+  at = at + 11 + 3 * pieces + tonumber(ARGV[at + 9])
 end
 
 -- Then add the entries. Only the first write may be refused: Redis is full, or the user has lost a right since the state
@@ -233,6 +379,7 @@ local function add_columns(batch, data)
   local records, shape, time = batch.records, ARGV[batch.at + 5], ARGV[batch.at + 6]
   local adder, producer_id = add[shape], ARGV[batch.at]
   extra = is_log_append_time and {'$timestamp.type', '1'} or {}
+  if ARGV[batch.at + 10] ~= '' then extra[#extra + 1], extra[#extra + 2] = '$transactional', '1' end
   if producer_id ~= '-1' then
     extra[#extra + 1] = '$producer'
     extra[#extra + 1] = producer_id .. ':' .. ARGV[batch.at + 1]
@@ -272,11 +419,29 @@ local function add_batch(batch, data)
   return is_in(put('XADD', stream, id, '$batch', ARGV[data]))
 end
 
+local function add_marker(batch, data)
+  local id, time = id_of(plus(base_ms, base_seq, batch.place)), ARGV[batch.at + 6]
+  local coordinator, result, whole = ARGV[data], ARGV[data + 1], ARGV[data + 2]
+  if layout == 'batch' then
+    if is_log_append_time then
+      return is_in(put('XADD', stream, id, '$batch', whole, '$time', text_of_now, '$control', result))
+    end
+    return is_in(put('XADD', stream, id, '$batch', whole, '$control', result))
+  end
+  local fields = {'$control', result, 'timestamp', is_log_append_time and text_of_now or time, '$coordinator', coordinator}
+  if is_log_append_time then fields[#fields + 1], fields[#fields + 2] = '$timestamp.type', '1' end
+  local producer = ARGV[batch.at] .. ':' .. ARGV[batch.at + 1]
+  fields[#fields + 1], fields[#fields + 2] = '$producer', producer
+  return is_in(put('XADD', stream, id, unpack(fields)))
+end
+
 local function add_all()
   for _, batch in ipairs(accepted) do
-    local shape, data = ARGV[batch.at + 5], batch.at + 10 + 3 * batch.pieces
+    local shape, data = ARGV[batch.at + 5], batch.at + 11 + 3 * batch.pieces
     local is_added
-    if shape == 'batch' then
+    if shape == 'marker' then
+      is_added = add_marker(batch, data)
+    elseif shape == 'batch' then
       is_added = add_batch(batch, data)
     elseif shape == 'f' then
       is_added = add_fields(batch, data)
@@ -298,6 +463,13 @@ end
 
 if total > 0 then
   if not choose_base() then return {'exhausted'} end
+  -- Try the commands that change $open: if the Redis user lacks a permission, or another client has overwritten a key,
+  -- fail here and not after the records.
+  for _, change in ipairs(changes) do
+    local reply = change.opened and pcall('XDEL', open_key, '0-1') or pcall('XLEN', open_key)
+    if type(reply) ~= 'table' and change.opened then reply = pcall('XLEN', aborted_key) end
+    if type(reply) == 'table' and reply.err then return reply end
+  end
   local reply = pcall('HSET', state_key, 'touched', now)
   if type(reply) == 'table' and reply.err then return reply end
   if not add_all() then
@@ -318,7 +490,7 @@ if total > 0 and s.length == 0 then
   s.first, s.has_moved = id_of(plus(base_ms, base_seq, records - 1)), true
 end
 for _, batch in ipairs(accepted) do
-  local piece, place, largest = batch.at + 10, batch.place, tonumber(ARGV[batch.at + 7])
+  local piece, place, largest = batch.at + 11, batch.place, tonumber(ARGV[batch.at + 7])
   if largest > s.largest then s.largest = largest end
   for _ = 1, batch.pieces do
     local records = tonumber(ARGV[piece])
@@ -335,6 +507,40 @@ end
 if total > 0 then s.ms, s.seq = plus(base_ms, base_seq, total) end
 local is_expired_in_full, has_more_to_trim = try(function() return total > 0 and expire(s, 64) end)
 if not is_expired_in_full then has_more_to_trim = false end
+
+-- Update $open and $aborted in the order of the log.
+
+local function id_at(place) return id_of(plus(base_ms, base_seq, place)) end
+
+for _, change in ipairs(changes) do
+  local producer_id = change.producer_id
+  if change.place then
+    change.first = id_at(change.place)
+    -- Another client may have written to the stream. The records are added by now, so an error here is ignored.
+    pcall('XADD', open_key, change.first, 'producer', producer_id, 'time', text_of_now)
+  elseif change.opened then
+    change.first = change.opened.first
+    call('XDEL', open_key, change.first)
+    if change.result == 'abort' then
+      local marker = id_at(change.marker)
+      local stable = first_open()
+      if stable == '' then stable = id_of(after(pair_of(marker))) end
+      pcall('XADD', aborted_key, marker, 'producer', producer_id, 'first', change.first, 'stable', stable)
+    end
+  end
+end
+if #changes > 0 then
+  local unstable = first_open()
+  s.has_other_unstable, s.unstable = unstable ~= s.unstable, unstable
+end
+local is_transaction_new = false
+for producer_id, transaction in pairs(transactions) do
+  if transaction.is_changed then
+    call('HSET', transactions_key, producer_id, format('%.0f %d %d %s %s %.0f', transaction.number, transaction.epoch,
+      transaction.coordinator, transaction.result, transaction.first, now))
+    is_transaction_new = is_transaction_new or transaction.is_new
+  end
+end
 
 local time_of_batches = is_log_append_time and text_of_now or '-1'
 local is_producer_new = false
@@ -370,8 +576,22 @@ local function forget_old_producers()
 end
 if is_producer_new then try(forget_old_producers) end
 
+-- In the same way, a call with a new producer's transaction checks some old ones.
+local function forget_old_transactions()
+  local cursor = call('HGET', state_key, 'transactions.cursor') or '0'
+  local scanned = call('HSCAN', transactions_key, cursor, 'COUNT', 20)
+  for i = 1, #scanned[2], 2 do
+    local result, time = match(scanned[2][i + 1], '(%a+) %S+ (%d+)$')
+    if result ~= 'open' and (not time or now - tonumber(time) >= expiration_ms) then
+      call('HDEL', transactions_key, scanned[2][i])
+    end
+  end
+  call('HSET', state_key, 'transactions.cursor', scanned[1])
+end
+if is_transaction_new then try(forget_old_transactions) end
+
 local reply = {'ok', id_of(base_ms or s.ms, base_seq or s.seq), text_of_now, log_start(s), epoch_of(s), id_of(s.ms, s.seq),
-  has_more_to_trim and '1' or '0'}
+  has_more_to_trim and '1' or '0', s.unstable == '' and '-' or s.unstable}
 if damaged > 0 then reply[#reply + 1] = format('-1 damaged %d', damaged) end
 for _, other in ipairs(others) do
   local i, why, details = unpack(other)

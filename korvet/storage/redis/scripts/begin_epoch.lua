@@ -14,7 +14,7 @@ local newest = math.max(tonumber(stored[2] or '0'), tonumber(ARGV[2]))
 local epoch = tonumber(stored[1] or '')
 if not epoch then
   -- Without its entry, a process that returns begins a later epoch than necessary.
-  if call('HLEN', KEYS[1]) > MOST_PROCESSES then call('UNLINK', KEYS[1]) end
+  if #call('HGETALL', KEYS[1]) > 2 * MOST_PROCESSES then call('UNLINK', KEYS[1]) end
   newest = newest + 1
   epoch = newest
   local reply = redis.pcall('HSET', KEYS[1], ARGV[1], string.format('%d', epoch))

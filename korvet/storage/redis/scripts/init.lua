@@ -16,7 +16,7 @@ end
 -- Try the commands of an append: if the Redis user lacks a permission, fail here and not in the middle of an append.
 call('XADD', index, '*', 'rehearsal', '1')
 call('XTRIM', index, 'MAXLEN', '=', 0)
-call('UNLINK', index, summary, producers_key)
+call('UNLINK', index, summary, producers_key, transactions_key, open_key, aborted_key)
 call('HDEL', state_key, 'rehearsal')
 call('HDEL', producers_key, 'rehearsal')
 call('XTRIM', stream, 'MINID', '=', '0-0')
@@ -28,6 +28,7 @@ local ms, seq = pair_of(lowest)
 if mask > 0 then ms = math.min(tonumber(ARGV[11]), now) end
 local created = id_of(ms, seq)
 local earliest = created
+local rebuild_end
 local entries, producers_from = 0, producer_id_at(tonumber(ARGV[10]))
 if call('EXISTS', stream) == 1 then
   local info, length = call('XINFO', 'STREAM', stream), call('XLEN', stream)
@@ -40,6 +41,7 @@ if call('EXISTS', stream) == 1 then
     end
   end
   if length > 0 then
+    rebuild_end = call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1][1]
     ms, seq = pair_of(lowest)
     earliest = first_record_id(first_entry()) or lowest
     -- The first entry was added after the topic was created.
@@ -54,5 +56,6 @@ local s = {
   chunk_opened = 0, chunk_appended = 0, chunk_max = NO_TIMESTAMP, stretch_bytes = 0, stretch_max = NO_TIMESTAMP, earliest = earliest, first = '', has_moved = true,
 }
 save(s, 'topic', topic_id, 'created', ARGV[9], 'producers.from', producers_from)
+if rebuild_end then call('HSET', state_key, 'rebuild.end', rebuild_end) end
 if run_id ~= '' then call('HSET', state_key, 'server', run_id) end
 return {'ok'}

@@ -1,6 +1,6 @@
 -- Shared by the scripts of one partition; stands before each of them.
 --
--- KEYS    stream, $state, $index, $summary, $producers (see keys.py)
+-- KEYS    stream, $state, $index, $summary, $producers, $transactions, $open, $aborted (see keys.py)
 -- ARGV    1 topic id            4 layout: record | batch      7 kept at least (ms)
 --         2 sequence mask       5 retention.ms, or -1         8 "run-id begins newest flag epoch next-id": the server, "" if
 --         3 highest ms          6 retention.bytes, or -1        unknown; the leader epoch that begins there, "-" if
@@ -23,7 +23,7 @@ local try = pcall -- of Lua: catches errors of all calls in a function
 local ARGV, call, pcall = ARGV, redis.call, redis.pcall -- locals are faster
 local format, match = string.format, string.match
 
-local stream, state_key, index, summary, producers_key = unpack(KEYS)
+local stream, state_key, index, summary, producers_key, transactions_key, open_key, aborted_key = unpack(KEYS)
 local topic_id, layout = ARGV[1], ARGV[4]
 local mask, highest_ms = tonumber(ARGV[2]), tonumber(ARGV[3])
 local retention_ms, retention_bytes, keep_ms = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -120,7 +120,7 @@ local function epoch_of(s) return match(s.epochs, '(%d+):%d+%-%d+$') end
 local function load(other)
   local f = call('HMGET', state_key, 'topic', 'next', 'start', 'length', 'entries', 'bytes', 'trimmed', 'largest',
     'skipped', 'epochs', 'checked', 'chunk.bytes', 'chunk.opened', 'chunk.appended', 'chunk.max_timestamp',
-    'stretch.bytes', 'stretch.max_timestamp', 'earliest', 'first', 'server', 'visible', other or 'topic')
+    'stretch.bytes', 'stretch.max_timestamp', 'earliest', 'first', 'server', 'visible', 'unstable', other or 'topic')
   if not f[1] then return nil, {'nostate'} end
   if f[1] ~= topic_id then return nil, {'othertopic'} end
   local s = {
@@ -128,7 +128,8 @@ local function load(other)
     trimmed = tonumber(f[7]), largest = tonumber(f[8]), skipped = tonumber(f[9]), epochs = f[10],
     checked = tonumber(f[11]) or 0, chunk_bytes = tonumber(f[12]), chunk_opened = tonumber(f[13]),
     chunk_appended = tonumber(f[14]), chunk_max = f[15], stretch_bytes = tonumber(f[16]), stretch_max = f[17],
-    earliest = f[18] or f[3], first = f[19] or '', server = f[20], visible = f[21], other = f[22], dirty = false,
+    earliest = f[18] or f[3], first = f[19] or '', server = f[20], visible = f[21], unstable = f[22] or '', other = f[23],
+    dirty = false,
   }
   s.ms, s.seq = pair_of(f[2] or '')
   -- Another client may have written to the hash. A missing number would fail a script in the middle of its writes.
@@ -139,7 +140,7 @@ local function load(other)
   if not is_whole then return nil, {'damaged'} end
   -- While min.insync.replicas was 1, or under an earlier version, consumers could read all records.
   if is_replicated and not pair_of(s.visible or '') then
-    s.visible, s.has_other_visible, s.dirty = f[2], true, true
+    s.visible, s.visible_stable, s.has_other_visible, s.dirty = f[2], s.unstable, true, true
   elseif not is_replicated and s.visible then
     s.visible, s.has_other_visible, s.dirty = nil, true, true
   end
@@ -152,7 +153,7 @@ local function producer_id_at(ms) return format('%.0f', math.max(0, math.floor((
 -- From now on, treat unknown producers whose ids were assigned before now as possibly forgotten. Without the field, all
 -- unknown producers count as possibly forgotten.
 local function forget_producers()
-  if call('HEXISTS', state_key, 'producers.from') == 1 then
+  if call('HGET', state_key, 'producers.from') then
     call('HSET', state_key, 'producers.from', producer_id_at(now))
   end
 end
@@ -165,9 +166,12 @@ local function save(s, ...)
     ...)
   if s.has_moved then call('HSET', state_key, 'earliest', s.earliest, 'first', s.first) end
   if s.has_lost_producers then forget_producers() end
-  if s.has_other_visible and s.visible then call('HSET', state_key, 'visible', s.visible) end
-  if s.has_other_visible and not s.visible then call('HDEL', state_key, 'visible') end
-  s.dirty, s.has_moved, s.has_other_visible = false, false, false
+  if s.has_other_visible and s.visible then
+    call('HSET', state_key, 'visible', s.visible, 'visible.stable', s.visible_stable)
+  end
+  if s.has_other_visible and not s.visible then call('HDEL', state_key, 'visible', 'visible.stable') end
+  if s.has_other_unstable then call('HSET', state_key, 'unstable', s.unstable) end
+  s.dirty, s.has_moved, s.has_other_visible, s.has_other_unstable = false, false, false, false
 end
 
 -- The index
@@ -229,6 +233,12 @@ local function note_first(s)
   s.first, s.has_moved = first and first[1] or '', true
 end
 
+-- The first ID of the oldest open transaction, or ""
+local function first_open()
+  local entry = call('XRANGE', open_key, '-', '+', 'COUNT', 1)[1]
+  return entry and entry[1] or ''
+end
+
 -- Trimming
 
 local function drop_before(s, id)
@@ -237,6 +247,7 @@ local function drop_before(s, id)
   s.length = s.length - dropped
   call('XTRIM', index, 'MINID', '=', id)
   call('XTRIM', summary, 'MINID', '=', id)
+  pcall('XTRIM', aborted_key, 'MINID', '=', id)
   s.dirty = true
 end
 
@@ -309,9 +320,11 @@ local function recount(s)
   if first then
     call('XTRIM', index, 'MINID', '=', first[1])
     call('XTRIM', summary, 'MINID', '=', first[1])
+    pcall('XTRIM', aborted_key, 'MINID', '=', first[1])
   else
     call('XTRIM', index, 'MAXLEN', '=', 0)
     call('XTRIM', summary, 'MAXLEN', '=', 0)
+    pcall('XTRIM', aborted_key, 'MAXLEN', '=', 0)
     s.trimmed, s.chunk_opened, s.chunk_max = s.bytes, 0, NO_TIMESTAMP
   end
   call('HDEL', state_key, 'compaction') -- a running compaction would restore removed entries
@@ -320,6 +333,7 @@ end
 
 -- Adopt about `limit` entries that other clients added after the end; return true if there are no more.
 local function adopt(s, limit)
+  if s.length == 0 and call('HGET', state_key, 'rebuild.end') then return false end
   -- If nothing was ever stored and an entry has an ID below the log's beginning, the log begins at that entry.
   local lowest = s.length == 0 and s.entries == 0 and first_entry()
   local id = lowest and first_record_id(lowest)
