@@ -45,7 +45,9 @@ def test_open_transaction_is_listed_and_described(broker: KorvetProcess, korvet:
             table.splitlines()[0].split()
         ]
         assert [name, "1", str(row["producer-id"]), "Ongoing"] == table.splitlines()[1].split()
-        assert "" == korvet("transactions", "list", "--state", "Dead", "--matching", name).out.partition("\n")[2]
+        assert (
+            "" == korvet("transactions", "list", "--state", "Dead", "--matching", name).out.partition("\n")[2]
+        )
         assert [] == json.loads(
             korvet("transactions", "list", "--longer-than", "1h", "--matching", name, "--json").out
         )
