@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from functools import partial
+from random import Random
 from typing import Any
 
 import pytest
@@ -47,20 +48,17 @@ class Failure(Enum):
     CLIENT_ENDS_AFTER = "the producer ends after the call"
 
 
+# Failures of a run with several: the store fails more often than the broker or the producer ends.
+FREQUENT = [*Failure, Failure.REFUSED, Failure.ANSWER_LOST, Failure.REFUSED, Failure.ANSWER_LOST]
 AFTER = {Failure.ANSWER_LOST, Failure.BROKER_ENDS_AFTER, Failure.CLIENT_ENDS_AFTER}
-
-
-class ClientEnded(Exception):  # noqa: N818  an outcome of the test
-    """The producer has ended."""
 
 
 @define(eq=False)
 class Run:
-    """One run of the transactions, with at most one failure."""
+    """One run of the transactions, with failures by the number of the call."""
 
     version: int
-    failing_call: int = -1
-    failure: Failure | None = None
+    failures: Mapping[int, Failure] = field(factory=dict)
     world: World = field(factory=World)
     calls: int = 0
     living: list[Broker] = field(factory=list)
@@ -81,25 +79,26 @@ class Run:
         async def call(*arguments: Any, **named: Any) -> Any:
             await trio.lowlevel.checkpoint()
             self.calls += self._is_counting
-            if not self._is_counting or self.calls != self.failing_call:
+            failure = self.failures.get(self.calls) if self._is_counting else None
+            if failure is None:
                 return await method(*arguments, **named)
-            result = await method(*arguments, **named) if self.failure in AFTER else None
-            await self._end_a_part()
-            if self.failure in {Failure.REFUSED, Failure.ANSWER_LOST}:
+            result = await method(*arguments, **named) if failure in AFTER else None
+            await self._end_a_part(failure)
+            if failure in {Failure.REFUSED, Failure.ANSWER_LOST}:
                 if name in RAISING:
                     raise KafkaStorageError("a failure of the test")
                 tps = next(each for each in arguments if isinstance(each, Mapping))
                 return dict.fromkeys(tps, KafkaStorageError("a failure of the test"))
-            return result if self.failure in AFTER else await method(*arguments, **named)
+            return result if failure in AFTER else await method(*arguments, **named)
 
         return call
 
-    async def _end_a_part(self) -> None:
+    async def _end_a_part(self, failure: Failure) -> None:
         """End the producer or the broker, if the failure is one of them. A task of it ends here."""
-        if self.failure in {Failure.CLIENT_ENDS_BEFORE, Failure.CLIENT_ENDS_AFTER}:
+        if failure in {Failure.CLIENT_ENDS_BEFORE, Failure.CLIENT_ENDS_AFTER}:
             self.client_has_ended = True
             self._client.cancel()
-        elif self.failure in {Failure.BROKER_ENDS_BEFORE, Failure.BROKER_ENDS_AFTER}:
+        elif failure in {Failure.BROKER_ENDS_BEFORE, Failure.BROKER_ENDS_AFTER} and len(self.living) > 1:
             self.living.pop(0)
             self.world.give_to(2)
             for scope in self._scopes:
@@ -220,6 +219,17 @@ class Run:
         assert not (await self.world.state()).is_prepared
 
 
+async def play(version: int, failures: Mapping[int, Failure]) -> None:
+    """Run the transactions with these failures, and check them."""
+    run = Run(version, failures)
+    try:
+        await run.play()
+        await run.check()
+    except BaseException as error:
+        error.add_note(f"with these failures: {failures}")
+        raise
+
+
 async def calls_of(version: int) -> int:
     """Return the number of calls of a run without a failure."""
     run = Run(version)
@@ -236,10 +246,12 @@ async def test_transactions_are_whole_after_a_failure_at_any_call(
     calls = await calls_of(version)
     assert calls > 40
     for failing_call in range(1, calls + 1):
-        run = Run(version, failing_call, failure)
-        try:
-            await run.play()
-            await run.check()
-        except BaseException as error:
-            error.add_note(f"call {failing_call} of {calls}")
-            raise
+        await play(version, {failing_call: failure})
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_transactions_are_whole_after_several_failures(autojump_clock: MockClock, version: int) -> None:
+    random, calls = Random(version), await calls_of(version)
+    for _ in range(150):
+        failing = random.sample(range(1, calls + 1), random.randint(2, 8))
+        await play(version, {call: random.choice(FREQUENT) for call in failing})
