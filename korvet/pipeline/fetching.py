@@ -13,24 +13,22 @@ from attrs import define, field, frozen
 
 from korvet.client.client import Client
 from korvet.client.cluster import error_about, raise_for
+from korvet.client.isolation import READ_COMMITTED, Passing
 from korvet.client.model import Topic, TopicPartition
 from korvet.protocol.errors import KafkaError, LeaderNotAvailable, OffsetOutOfRange, UnknownTopicOrPartition
 from korvet.protocol.messages.fetch import (
-    AbortedTransaction,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
     PartitionData,
 )
-from korvet.protocol.record_batch import ControlType, RecordBatch, control_type, parse_batches, validate
+from korvet.protocol.record_batch import RecordBatch, parse_batches, validate
 
 FIRST_BACKOFF_S = 0.05
 LONGEST_BACKOFF_S = 1.0
 RETRY_TIMEOUT_S = 30.0
 MAX_WAIT_MS = 500
-
-READ_COMMITTED = 1
 
 
 @frozen
@@ -47,6 +45,7 @@ class Fetched:
     next_offset: int
     end_offset: int  # the high watermark, or the last stable offset
     log_start_offset: int
+    passing: Passing = field(factory=Passing)
 
 
 @define
@@ -178,26 +177,12 @@ class Fetcher:
         next_offset = batches[-1].last_offset + 1 if batches else offset
         committed = self.isolation_level == READ_COMMITTED
         aborted = (data.aborted_transactions or []) if committed else []
+        passing = Passing(aborted)
         return Fetched(
             offset,
-            list(for_readers(batches, aborted)),
+            [batch for batch in batches if passing.passes(batch)],
             max(next_offset, offset),
             data.last_stable_offset if committed and data.last_stable_offset >= 0 else data.high_watermark,
             data.log_start_offset,
+            passing,
         )
-
-
-def for_readers(
-    batches: Iterable[RecordBatch], aborted: Iterable[AbortedTransaction]
-) -> Iterable[RecordBatch]:
-    """Yield the batches without control batches and without those of aborted transactions (KIP-98)."""
-    begins = sorted(aborted, key=lambda transaction: transaction.first_offset, reverse=True)
-    producers: set[int] = set()
-    for batch in batches:
-        while begins and begins[-1].first_offset <= batch.last_offset:
-            producers.add(begins.pop().producer_id)
-        if batch.is_control:
-            if control_type(batch) is ControlType.ABORT:
-                producers.discard(batch.producer_id)
-        elif not (batch.is_transactional and batch.producer_id in producers):
-            yield batch
