@@ -139,7 +139,8 @@ class ArchivedRange:
     """A partition's offsets in [start, end), written to files and ready to be committed.
 
     `count` and `checksum` are those of the records (see `writing.checksum`); `row_bytes` is the memory size of their
-    columns. A range without records has no files.
+    columns. A range without records has no files. `aborted` and `markers` are the numbers of records of aborted
+    transactions and of markers (control batches) in the range, which are not written.
     """
 
     partition: int
@@ -149,6 +150,13 @@ class ArchivedRange:
     checksum: int = 0
     row_bytes: int = 0
     files: tuple[DataFile, ...] = ()
+    aborted: int = 0
+    markers: int = 0
+
+    @property
+    def skipped(self) -> int:
+        """The number of records in the range that are not written."""
+        return self.aborted + self.markers
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -18,6 +18,8 @@ from korvet.lake.schema import Int64s
 
 # Keys in commitInfo.
 RANGES, GAPS, REPLACED = "korvet.ranges", "korvet.gaps", "korvet.ranges.anew"
+# Ranges with records that are not in the table: partition, start, end, records of aborted transactions, markers.
+SKIPPED = "korvet.skipped"
 MODULUS = 1 << 64
 
 

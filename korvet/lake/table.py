@@ -45,7 +45,7 @@ from korvet.lake.errors import (
 )
 from korvet.lake.files import ArchivedRange, DataFile
 from korvet.lake.location import Location
-from korvet.lake.range_checksums import GAPS, RANGES, RangeChecksum, Ranges, range_checksums_of
+from korvet.lake.range_checksums import GAPS, RANGES, SKIPPED, RangeChecksum, Ranges, range_checksums_of
 from korvet.lake.schema import ARCHIVE_SCHEMA, Int64s
 from korvet.lake.table_files import FileIndex, TableFile, files_in
 
@@ -242,12 +242,14 @@ class LakeTable:
         Unreachable. After an error nothing was committed, as far as can be determined.
         """
         transactions = self._next_transactions(ranges, gaps)
-        commit_info = {
+        commit_info: dict[str, Any] = {
             RANGES: [
                 RangeChecksum(r.partition, r.start, r.end, r.count, r.checksum).to_list() for r in ranges
             ],
             GAPS: [[gap.partition, gap.start, gap.end] for gap in gaps],
         }
+        if skipped := [[r.partition, r.start, r.end, r.aborted, r.markers] for r in ranges if r.skipped]:
+            commit_info[SKIPPED] = skipped
         return self.write(
             [add_action(file) for item in ranges for file in item.files], commit_info, transactions
         )

@@ -101,6 +101,8 @@ class TopicProgress:
     counts_records: bool = False  # offsets are dense, so they count records
     partitions: int = 0
     file_bytes: int = 0
+    aborted: int = 0  # records of aborted transactions, which are not archived
+    markers: int = 0  # of transactions
     error: str = ""
     #: True if retrying may help.
     may_pass: bool = False
@@ -117,6 +119,8 @@ class TopicProgress:
         self.records += records
         self.row_bytes += row_bytes
         self.offsets += offsets
+        self.aborted += sum(item.aborted for item in ranges)
+        self.markers += sum(item.markers for item in ranges)
         self.file_bytes += sum(file.size for item in ranges for file in item.files)
         if records:
             self.rows = Rows(row_bytes / records, offsets / records)

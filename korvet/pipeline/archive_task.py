@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from korvet.client import TopicPartition
 from korvet.lake.file_writing import RangeWriter
@@ -89,6 +89,9 @@ class PieceWriter:
     _tables: list[pa.Table] = field(factory=list, init=False)
     _waiting_bytes: int = field(default=0, init=False)
     _row_bytes: int = field(default=0, init=False)
+    # Records of aborted transactions, and markers, since the last flush.
+    _aborted: int = field(default=0, init=False)
+    _markers: int = field(default=0, init=False)
     _written: int = field(init=False)  # all rows below this offset are in files
 
     def __attrs_post_init__(self) -> None:
@@ -110,6 +113,9 @@ class PieceWriter:
         for fetched in fetching.answers(piece):
             for columns in decode(fetched.batches, start=piece.start, end=piece.end, headers=True):
                 self._add(columns)
+            first = max(piece.start, fetched.offset)
+            self._aborted += fetched.left_out.aborted_records(first, piece.end)
+            self._markers += fetched.left_out.marker_count(first, piece.end)
             if self._waiting_bytes >= CHUNK_BYTES:
                 self._flush(min(fetched.next_offset, piece.end))
             if self._row_bytes >= piece.max_bytes:
@@ -142,9 +148,11 @@ class PieceWriter:
         self._tables.clear()
         self._waiting_bytes = 0
         if rows is None:
-            self._ranges.append(ArchivedRange(self.piece.tp.partition, self._written, end))
+            written = ArchivedRange(self.piece.tp.partition, self._written, end)
         else:
-            self._ranges.append(self._writer.write(rows, self._written, end))
+            written = self._writer.write(rows, self._written, end)
+        self._ranges.append(evolve(written, aborted=self._aborted, markers=self._markers))
+        self._aborted = self._markers = 0
         self._written = end
 
 

@@ -23,7 +23,7 @@ from korvet.protocol.errors import ConcurrentTransactions, CoordinatorNotAvailab
 from korvet.protocol.text import quoted
 from korvet.storage.interface import Document, DocumentConflict, Documents
 from korvet.transactions.document import Partition, State, Transaction, UnreadableDocument, read, written
-from korvet.transactions.machine import Decision, Event, ProducerIdNeeded, decide, missing
+from korvet.transactions.machine import Decision, Event, ProducerIdNeeded, decide
 
 logger = logging.getLogger(__name__)
 
@@ -98,10 +98,14 @@ class States:
         if saved is None:
             return None
         known = saved.transaction
-        if producer != (known.producer_id, known.producer_epoch) or missing(known, partitions, groups):
+        if (
+            known.state is not State.ONGOING
+            or producer != (known.producer_id, known.producer_epoch)
+            or not (partitions <= known.partitions and groups <= known.groups)
+        ):
             return None
         self._cache.move_to_end(transactional_id)
-        return known.number if known.state is State.ONGOING else None
+        return known.number
 
     async def read(self, transactional_id: str) -> Saved | None:
         """Return the stored state, or None. It is not cached. Raises CoordinatorNotAvailable if it is unreadable."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from korvet.lake.chain import missing_stretches
 from korvet.lake.errors import UnsafeStore
 from korvet.lake.location import Location
 from korvet.lake.table import Gap, LakeTable
+from korvet.lake.verification import wrongs
 from korvet.pipeline.archive import Archive
 from korvet.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -18,6 +20,7 @@ from korvet.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
+from tests.clients.transactional import TransactionalConfluent
 from tests.lake.replay import rows_of
 from tests.lake.s3 import s3_store
 from tests.pipeline.archiving import (
@@ -52,6 +55,48 @@ def test_every_record_is_in_the_table_once_with_equal_bytes(
     assert archive.progress[topic].records == 300
     assert archive.progress[topic].lag == 0
     assert all(missing_stretches(table_of(tmp_path, topic), partition) == [] for partition in range(3))
+
+
+def test_decided_transactions_are_archived_and_the_others_counted(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    cluster.create(topic)
+    cluster.produce(topic, values(10))
+    with TransactionalConfluent(cluster.bootstrap_servers, f"{topic}-1") as producer:
+        producer.transact(topic, b"committed 1", b"committed 2")
+        producer.transact(topic, b"aborted 1", b"aborted 2", b"aborted 3", commit=False)
+        producer.begin()
+        producer.send(topic, b"open")
+        cluster.produce(topic, values(10, first=10))
+        first = archived(cluster.bootstrap_servers, topic, tmp_path)
+        before = [row.value for row in rows_of(tmp_path / topic)]
+        producer.end(commit=True)
+    eventually_read(cluster, topic, 23)
+    second = archived(cluster.bootstrap_servers, topic, tmp_path)
+
+    decided = [b"value %d" % number for number in range(10)] + [b"committed 1", b"committed 2"]
+    assert decided == before
+    assert (12, 3, 2) == counted(first, topic)
+    assert [*decided, b"open", *(b"value %d" % number for number in range(10, 20))] == [
+        row.value for row in rows_of(tmp_path / topic)
+    ]
+    assert (11, 0, 1) == counted(second, topic)
+    assert without_times(rows_of(tmp_path / topic)) == log_of(cluster, topic)
+    assert [] == list(wrongs(table_of(tmp_path, topic)))
+    assert [] == missing_stretches(table_of(tmp_path, topic), 0)
+
+
+def counted(archive: Archive, topic: str) -> tuple[int, int, int]:
+    progress = archive.progress[topic]
+    return progress.records, progress.aborted, progress.markers
+
+
+def eventually_read(cluster: Cluster, topic: str, count: int) -> None:
+    """Wait until so many records are committed: EndTxn is answered before the markers are written."""
+    deadline = time.monotonic() + 20
+    while len(log_of(cluster, topic)) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_large_backlog_is_split_into_a_piece_for_each_core(

@@ -4,16 +4,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from korvet.client import TopicPartition
 from korvet.lake.files import ArchivedRange
 from korvet.lake.location import Location
 from korvet.lake.table import LakeTable
+from korvet.lake.verification import wrongs
 from korvet.pipeline import archive_task
 from korvet.pipeline.archive import following
 from korvet.pipeline.archive_plan import Bounds, Rows, TopicPlan, dealt
 from korvet.pipeline.archive_task import Fetching, Outcome, Piece, PieceWriter
-from korvet.pipeline.fetching import Fetched
+from korvet.pipeline.fetching import Fetched, LeftOut, Span
 from korvet.protocol.errors import CorruptMessage, KafkaError
 from korvet.protocol.record_batch import RecordBatch, build_batch, parse_batches
 from tests.lake.support import NOON, TOPIC, TOPIC_ID, lake, written
@@ -69,6 +71,30 @@ def test_range_of_only_control_batches_has_no_files(tmp_path: Path) -> None:
     outcome = PieceWriter(piece(tmp_path, 5, 20)).write(Answers(answer(20)))
 
     assert outcome.ranges == (ArchivedRange(0, 5, 20),)
+
+
+def test_aborted_records_and_markers_are_counted_by_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records 0 to 9 are archived, 10 to 14 were aborted, 15 is the marker; then again from 16 on."""
+    monkeypatch.setattr(archive_task, "CHUNK_BYTES", 1000)
+    answers = []
+    for start in (0, 16):
+        left_out = LeftOut([Span(start + 10, start + 15)], [Span(start + 15, start + 16)])
+        taken = answer(start + 16, batch(start, 10, size=200))
+        answers.append(evolve(taken, offset=start, left_out=left_out))
+    outcome = PieceWriter(piece(tmp_path, 0, 30)).write(Answers(*answers))
+    table = LakeTable.open_or_create(lake(tmp_path), TOPIC, TOPIC_ID)
+    table = table.commit(outcome.ranges)
+
+    assert [(0, 16, 10, 5, 1), (16, 30, 10, 4, 0)] == [
+        (item.start, item.end, item.count, item.aborted, item.markers) for item in outcome.ranges
+    ]
+    assert outcome == Outcome.from_json(outcome.to_json())
+    assert [[0, 0, 16, 5, 1], [0, 16, 30, 4, 0]] == [
+        entry for _, info in table.commits() for entry in info.get("korvet.skipped", [])
+    ]
+    assert [] == list(wrongs(table))
 
 
 def test_buffered_records_are_flushed_to_files_by_size(

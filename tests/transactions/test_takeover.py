@@ -278,7 +278,7 @@ async def test_next_transaction_begins_in_a_process_that_has_not_seen_the_end(
 
 
 async def test_process_that_began_a_transaction_does_not_take_it_over_from_its_owner(
-    autojump_clock: MockClock, world: World
+    autojump_clock: MockClock, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     is_away = True
 
@@ -299,6 +299,7 @@ async def test_process_that_began_a_transaction_does_not_take_it_over_from_its_o
 
         assert 0 == state.coordinator_epoch
         assert [b"a"] == await world.committed(T0)
+        assert [] == caplog.records
 
 
 async def test_owner_ends_a_transaction_that_was_prepared_while_it_wrote_late_markers(

@@ -155,6 +155,8 @@ def summarize(archive: Archive, *, as_json: bool) -> None:
                     "topic": topic.topic,
                     "partitions": topic.partitions,
                     "records": topic.records,
+                    "aborted_records": topic.aborted,
+                    "markers": topic.markers,
                     "bytes": topic.row_bytes,
                     "file_bytes": topic.file_bytes,
                     "lag_offsets": topic.lag,
@@ -169,12 +171,20 @@ def summarize(archive: Archive, *, as_json: bool) -> None:
             click.echo(
                 f"{topic.topic}: {topic.records:,} records, {size_text(topic.row_bytes)} "
                 f"({size_text(topic.file_bytes)} in files), lag {lag_text([topic])}"
+                + skipped_text(topic)
                 + (f"; failed: {topic.error}" if topic.error else "")
             )
         if not topics:
             click.echo("No topic matches; nothing was archived.")
     if any(topic.error for topic in topics):
         raise SystemExit(1)
+
+
+def skipped_text(topic: TopicProgress) -> str:
+    """Return the numbers of records that belong to transactions and are not archived, or "" without any."""
+    if not topic.aborted and not topic.markers:
+        return ""
+    return f"; left out {topic.aborted:,} records of aborted transactions and {topic.markers:,} markers"
 
 
 def lag_text(topics: list[TopicProgress]) -> str:
