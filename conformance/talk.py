@@ -339,11 +339,9 @@ class Talk:
             known.append(last)
 
     def number(self, short: str, offset: int) -> int:
-        """Return the number of the record at an offset of partition 0, or of the next one; below 0, the offset."""
+        """Return the number of the first record at or after an offset of partition 0; below 0, the offset."""
         known = self.offsets.get((self.name(short), 0), [])
-        if offset < 0:
-            return offset
-        return known.index(offset) if offset in known else len(known)
+        return offset if offset < 0 else sum(each < offset for each in known)
 
 
 def newest(request: type[object]) -> int:

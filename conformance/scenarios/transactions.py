@@ -484,6 +484,7 @@ def ends(talk: Talk, version: int) -> None:
         requests = [producer.ending(commits=same == commits) for same in (True, False)]
         answer = talk.ask(requests[0 if commits else 1], version, name)
         producer.settle()
+        talk.learn_end("orders")
         talk.ask(requests[0 if commits else 1], version, f"{name} again")
         talk.ask(requests[1 if commits else 0], version, f"{name}, and then the other")
         producer.settle()
