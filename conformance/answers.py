@@ -212,7 +212,7 @@ class Reader:
         if batch.is_idempotent:
             producer = self._name(batch.producer_id, "producer_id")
             parts.append(f"{producer} epoch {batch.producer_epoch} sequence {batch.base_sequence}")
-        if not batch.is_log_append_time:
+        if not batch.is_log_append_time and not batch.is_control:
             parts.append(
                 f"from {clock.formatted(batch.base_timestamp)} to {clock.formatted(batch.max_timestamp)}"
             )
@@ -221,7 +221,8 @@ class Reader:
     def _decoded(self, batch: RecordBatch, name: str, around: Mapping[str, Any]) -> Iterator[str]:
         for delta, timestamp, key, value, headers in decode_records(batch):
             offset = self._value(batch.base_offset + delta, "", f"{name}.offset", around)
-            when = "append time" if batch.is_log_append_time else clock.formatted(timestamp)
+            is_of_broker = batch.is_log_append_time or batch.is_control
+            when = "append time" if is_of_broker else clock.formatted(timestamp)
             yield f"offset {offset}, {when}, {_bytes(key)}: {_bytes(value)}, {headers!r}"
 
 

@@ -1,10 +1,10 @@
 """`python -m conformance.clients [PART …]`: unmodified clients that are not on PyPI, against korvet.
 
-Parts: the Java client, Kafka's command line tools, its console tools over TLS, Spark's Kafka connector, clients in Go,
-clients in JavaScript; in the other direction, korvet's pipeline against an Apache Kafka with TLS, logins and an
-authorizer; and three brokers beside an Apache Kafka of three nodes. Each part also runs on Apache Kafka: a check that
-fails there proves nothing about korvet, and counts as a failure too. A part fails if the machine lacks something it
-requires, and names it. The exit status is 0 if nothing failed.
+Parts: the Java client, Kafka's command line tools, its console tools over TLS, Spark's Kafka connector, Kafka Streams,
+clients in Go, clients in JavaScript; in the other direction, korvet's pipeline against an Apache Kafka with TLS, logins
+and an authorizer; and three brokers beside an Apache Kafka of three nodes. Each part also runs on Apache Kafka: a check
+that fails there proves nothing about korvet, and counts as a failure too. A part fails if the machine lacks something
+it requires, and names it. The exit status is 0 if nothing failed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from conformance import (
     pipeline,
     secured_tools,
     spark_connector,
+    streams_programs,
     three_nodes,
     tools,
 )
@@ -32,6 +33,7 @@ PARTS: Mapping[str, Part] = {
     "tools": tools.run,
     "secured": secured_tools.run,
     "spark": spark_connector.run,
+    "streams": streams_programs.run,
     "go": go_clients.run,
     "node": node_clients.run,
     "pipeline": pipeline.run,

@@ -20,9 +20,8 @@ def warm_up(peers: Sequence[Peer]) -> None:
 
 def _warm_up(peer: Peer) -> None:
     with Talk(peer, "warm") as talk:
-        if peer.is_kafka:  # korvet does not serve transactions
-            transactions = FindCoordinatorRequest(key_type=1, coordinator_keys=["warm"])
-            talk.wait_until(lambda: not talk.tell(transactions).coordinators[0].error_code, "transactions")
+        transactions = FindCoordinatorRequest(key_type=1, coordinator_keys=["warm"])
+        talk.wait_until(lambda: not talk.tell(transactions).coordinators[0].error_code, "transactions")
         groups = FindCoordinatorRequest(key_type=0, coordinator_keys=["warm"])
         talk.wait_until(lambda: not talk.tell(groups).coordinators[0].error_code, "a coordinator of groups")
         offsets = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="warm", topics=None)])

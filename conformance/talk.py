@@ -326,6 +326,23 @@ class Talk:
             if offset not in known:
                 known.append(offset)
 
+    def learn_end(self, short: str, partition: int = 0) -> None:
+        """Record the offset of the last record, if no response has named it: of the marker of a transaction."""
+        name = self.name(short)
+        asked = [ListOffsetsPartition(partition_index=partition, timestamp=-1)]
+        answer = self.tell(
+            ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=asked)])
+        )
+        known = self.offsets.setdefault((name, partition), [])
+        last = answer.topics[0].partitions[0].offset - 1
+        if known and last not in known and last > known[-1]:
+            known.append(last)
+
+    def number(self, short: str, offset: int) -> int:
+        """Return the number of the first record at or after an offset of partition 0; below 0, the offset."""
+        known = self.offsets.get((self.name(short), 0), [])
+        return offset if offset < 0 else sum(each < offset for each in known)
+
 
 def newest(request: type[object]) -> int:
     """Return the newest version of an API that korvet serves."""

@@ -27,7 +27,7 @@ final class Broker {
     private final String run = Long.toString(System.currentTimeMillis(), 36);
     private final AtomicInteger names = new AtomicInteger();
 
-    /** Whether it is Apache Kafka, which also serves transactions and the groups of KIP-848. */
+    /** Whether it is Apache Kafka, which also serves the groups of KIP-848. */
     final boolean isKafka;
 
     Broker(String bootstrap, boolean isKafka) {

@@ -36,6 +36,7 @@ public final class Conformance {
         var broker = new Broker(arguments[0], arguments[1].equals("kafka"));
         var conformance = new Conformance();
         new Producing(broker).addTo(conformance);
+        new Transactions(broker).addTo(conformance);
         new Consuming(broker).addTo(conformance);
         new Groups(broker).addTo(conformance);
         new Administration(broker).addTo(conformance);

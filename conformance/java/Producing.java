@@ -7,11 +7,9 @@ import java.util.concurrent.Future;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
-import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.errors.InvalidTopicException;
 import org.apache.kafka.common.errors.InvalidTimestampException;
 import org.apache.kafka.common.errors.RecordTooLargeException;
-import org.apache.kafka.common.errors.RetriableException;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.record.TimestampType;
@@ -39,7 +37,6 @@ final class Producing {
         checks.add("produce: a timestamp of tomorrow is refused if the topic limits timestamps", this::timestampOutOfRange);
         checks.add("produce: an invalid topic name is refused", this::invalidTopic);
         checks.add("produce: an unknown topic is created by its first record", this::autoCreated);
-        checks.add("produce: init_transactions works or is refused immediately", this::transactions);
     }
 
     private void oddRecords(String codec) throws Exception {
@@ -175,19 +172,6 @@ final class Producing {
         }
 
         Expect.equal("first", text(broker.readAll(topic, 1).get(0).value()));
-    }
-
-    private void transactions() throws Exception {
-        try (var producer = broker.producer("transactional.id", broker.newName("transactional"))) {
-            if (broker.isKafka) {
-                producer.initTransactions();
-                return;
-            }
-            long start = System.nanoTime();
-            var error = Expect.error(KafkaException.class, producer::initTransactions);
-            Expect.that(System.nanoTime() - start < 5_000_000_000L, "it took more than 5 s: " + error);
-            Expect.that(!(error instanceof RetriableException), "retriable: " + error);
-        }
     }
 
     private static ProducerRecord<byte[], byte[]> record(String topic, String key, String value, Header... headers) {

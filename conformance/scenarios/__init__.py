@@ -14,6 +14,7 @@ from conformance.scenarios import (
     sasl,
     sessions,
     topics,
+    transactions,
 )
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "sasl",
     "sessions",
     "topics",
+    "transactions",
 ]

@@ -83,7 +83,9 @@ async def number_of(
     """Return the number of the producer's transaction, which has these partitions and groups.
 
     Add them, or raise TransactionAbortable if they are not in the transaction, depending on the client's generation.
+    Raises InvalidRequest for the empty transactional id.
     """
+    check_transactional_id(transactional_id)
     if generation is Generation.ADDS:
         return await broker.transactions.add(
             transactional_id, *producer, partitions=partitions, groups=groups, version=SECOND_VERSION

@@ -1,7 +1,7 @@
 """The JSON document by which a broker is known to the others on its store, readable for operators who inspect Redis.
 
     {"format": 1, "state": "living", "incarnation": "9f…", "addresses": {"PLAINTEXT": ["broker1", 9092]},
-     "rack": null, "version": "1.0", "start_ms": 1763666000123, "processes": 1}
+     "rack": null, "version": "1.0", "start_ms": 1763666000123, "processes": 1, "transactions": true}
 
 The key is the node id. The state of a broker that has left, or was declared dead, is "left"; its id is free.
 """
@@ -36,6 +36,7 @@ class Registration:
     start_ms: int = 0  # wall clock
     processes: int = 1
     is_living: bool = True
+    knows_transactions: bool = True  # false for brokers before transactions were implemented
 
     @property
     def address(self) -> str:
@@ -59,6 +60,7 @@ def written(registration: Registration) -> bytes:
         "version": registration.version,
         "start_ms": registration.start_ms,
         "processes": registration.processes,
+        "transactions": registration.knows_transactions,
     }
     return json.dumps(document, ensure_ascii=False).encode()
 
@@ -88,4 +90,5 @@ def _read(node_id: int, values: dict[str, Any]) -> Registration:
         int(values["start_ms"]),
         int(values["processes"]),
         is_living=values["state"] == LIVING,
+        knows_transactions=bool(values.get("transactions", False)),
     )

@@ -253,9 +253,10 @@ class GroupCoordinator:
     ) -> Outcomes:
         """Stage offsets that the producer's transaction commits. `Storage.settle` does so.
 
-        Raises IllegalGeneration if the request has a generation but the group does not exist, and the errors of
-        `ClassicGroup.check_staging`.
+        Raises InvalidGroupId for the empty id, IllegalGeneration if the request has a generation but the group does not
+        exist, and the errors of `ClassicGroup.check_staging`.
         """
+        _check_group_id(group_id)
         member = (member_id, group_instance_id, generation_id)
         try:
             held = await self._permitted(group_id, member, ClassicGroup.check_staging)

@@ -14,7 +14,7 @@ UNKNOWN_TOPIC_OR_PARTITION; INVALID_PRODUCER_ID_MAPPING; CONCURRENT_TRANSACTIONS
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from korvet.broker.broker import Broker, coordinator_error
@@ -83,29 +83,26 @@ async def _of_client(
             context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transaction.transactional_id
         )
     except KafkaError as error:
-        return _results(dict.fromkeys(_asked(transaction.topics), error))
+        return _uniform(transaction.topics, error)
     outcomes, partitions = await _sort(broker, context, transaction.topics)
-    if not outcomes:
-        outcomes = await _add(broker, transaction, partitions, version=FIRST_VERSION)
-    if context.version < FENCED_SINCE:
-        outcomes = {tp: error and fenced_as_epoch(error) for tp, error in outcomes.items()}
-    return _results(outcomes)
+    if outcomes:
+        return _results(outcomes)
+    outcome = await _add(broker, transaction, partitions.values(), version=FIRST_VERSION)
+    if outcome is not None and context.version < FENCED_SINCE:
+        outcome = fenced_as_epoch(outcome)
+    return _uniform(transaction.topics, outcome)
 
 
 async def _of_broker(broker: Broker, transaction: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult:
     outcomes, partitions = await _sort(broker, None, transaction.topics)
-    if not outcomes:
-        if transaction.verify_only:
-            outcomes = await _verify(broker, transaction, partitions)
-        else:
-            outcomes = await _add(broker, transaction, partitions, version=SECOND_VERSION)
-    return AddPartitionsToTxnResult(
-        transactional_id=transaction.transactional_id, topic_results=_results(outcomes)
-    )
-
-
-def _asked(topics: Sequence[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
-    return [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
+    if outcomes:
+        results = _results(outcomes)
+    elif transaction.verify_only:
+        results = _results(await _verify(broker, transaction, partitions))
+    else:
+        outcome = await _add(broker, transaction, partitions.values(), version=SECOND_VERSION)
+        results = _uniform(transaction.topics, outcome)
+    return AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=results)
 
 
 async def _sort(
@@ -139,22 +136,23 @@ def _authorize_topic(broker: Broker, context: RequestContext, name: str) -> None
 async def _add(
     broker: Broker,
     transaction: AddPartitionsToTxnTransaction,
-    partitions: Mapping[TopicPartition, Partition],
+    partitions: Collection[Partition],
     *,
     version: int,
-) -> Outcomes:
+) -> KafkaError | None:
+    """Add the partitions, and return the outcome of all of them."""
     try:
         check_transactional_id(transaction.transactional_id)
         await broker.transactions.add(
             transaction.transactional_id,
             transaction.producer_id,
             transaction.producer_epoch,
-            partitions=partitions.values(),
+            partitions=partitions,
             version=version,
         )
     except KafkaError as error:
-        return dict.fromkeys(partitions, detached(coordinator_error(error)))
-    return dict.fromkeys(partitions)
+        return detached(coordinator_error(error))
+    return None
 
 
 async def _verify(
@@ -185,7 +183,25 @@ async def _verify_together(
     return None
 
 
+def _uniform(
+    topics: Sequence[AddPartitionsToTxnTopic], outcome: KafkaError | None
+) -> list[AddPartitionsToTxnTopicResult]:
+    """Return the outcome for each partition of the request, as often as it occurs there."""
+    code = ErrorCode.NONE if outcome is None else outcome.error_code
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
 def _results(outcomes: Outcomes) -> list[AddPartitionsToTxnTopicResult]:
+    """Return the outcome of each partition once."""
     topics: dict[str, list[AddPartitionsToTxnPartitionResult]] = {}
     for tp, error in outcomes.items():
         code = ErrorCode.NONE if error is None else error.error_code

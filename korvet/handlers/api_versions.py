@@ -39,7 +39,7 @@ Handler = Callable[[Broker, ApiVersionsRequest, RequestContext], Coroutine[Any, 
 NO_NODE = -1  # the default of `node_id`
 NOT_SERVED = -1
 # All brokers finalize the same level, so its epoch never rises.
-FEATURES_EPOCH = 0
+FEATURES_EPOCH = 1
 TRANSACTION_VERSION = "transaction.version"
 NEWEST_TRANSACTION_VERSION = 2
 

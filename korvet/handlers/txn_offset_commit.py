@@ -18,7 +18,7 @@ from __future__ import annotations
 from korvet.broker.broker import Broker
 from korvet.broker.commits import Commits, Outcomes, sort_commits
 from korvet.broker.context import RequestContext
-from korvet.broker.transactional import Generation, check_transactional_id, commit_error, number_of
+from korvet.broker.transactional import Generation, commit_error, number_of
 from korvet.concurrency.time_slices import map_in_slices
 from korvet.protocol.errors import ErrorCode, InvalidGroupId, InvalidTxnState, KafkaError, detached
 from korvet.protocol.messages.txn_offset_commit import (
@@ -73,7 +73,6 @@ async def _stage(
     try:
         if not group_id:
             raise InvalidGroupId
-        check_transactional_id(request.transactional_id)
         broker.membership.check_coordinates(group_id)
         outcomes = await _stage_once(broker, request, group_id, commits, generation)
         if any(isinstance(outcome, InvalidTxnState) for outcome in outcomes.values()):

@@ -3,7 +3,7 @@
 Behaviour: end the open transaction of a producer in partitions, by a control batch in each. The broker's own
 coordinator does not use this API: administrators abort hanging transactions by it. ALTER or CLUSTER_ACTION on the
 cluster is required. A marker is also written if no transaction is open there, as in Kafka. Markers are written in the
-order of the request, those of one entry together. The response has one entry for each producer id.
+order of the request, those of one entry together. The response has one entry for each producer id with partitions.
 
 Versions: v2 has the transaction version (KIP-1228). From 2 on, the marker's epoch must be above the producer's, unless
 no transaction is open.
@@ -93,7 +93,8 @@ def _stored(marker: WritableTxnMarker) -> Marker:
 
 
 async def _response(outcomes: dict[int, Outcomes]) -> WriteTxnMarkersResponse:
-    return WriteTxnMarkersResponse(markers=await map_in_slices(_result, list(outcomes.items())))
+    written = [(producer_id, each) for producer_id, each in outcomes.items() if each]
+    return WriteTxnMarkersResponse(markers=await map_in_slices(_result, written))
 
 
 def _result(outcome: tuple[int, Outcomes]) -> WritableTxnMarkerResult:

@@ -58,8 +58,8 @@ LIBRDKAFKA_LEFT_OVER = 3
 PIECES_JOINED = 1_000
 
 
-#: Names of APIs of Apache Kafka's that korvet does not serve, for the log. As in Kafka, ApiVersions does not list them,
-#: so clients refuse such requests themselves, by the name of the API.
+#: Names of APIs of Apache Kafka's that korvet does not serve, or not on every store, for the log. As in Kafka,
+#: ApiVersions does not list them, so clients refuse such requests themselves, by the name of the API.
 KAFKAS_OTHER_APIS: Final[Mapping[int, str]] = {
     24: "AddPartitionsToTxn",
     25: "AddOffsetsToTxn",

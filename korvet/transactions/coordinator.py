@@ -134,8 +134,15 @@ class TransactionCoordinator:
         longest = self.config.transaction_max_timeout_ms
         if not 0 < timeout_ms <= longest:
             raise InvalidTransactionTimeout(f"transaction timeouts are from 1 to {longest} ms here")
+        self._check_versions()
         decision = await self._decide(transactional_id, Init(timeout_ms=timeout_ms, expected=expected))
         return decision.producer_id, decision.producer_epoch
+
+    def _check_versions(self) -> None:
+        """Raise CoordinatorNotAvailable while a living broker would append records of transactions as plain ones."""
+        for node_id, each in self.membership.living.items():
+            if not each.knows_transactions:
+                raise CoordinatorNotAvailable(f"broker {node_id} has a version that knows no transactions")
 
     async def add(
         self,

@@ -13,6 +13,7 @@ began or ended the transaction. `server` is the incarnation of the store (`Docum
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from enum import Enum
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -90,9 +91,7 @@ class UnreadableDocument(Exception):  # noqa: N818  names the state of the docum
 
 def written(transaction: Transaction) -> bytes:
     """Return the document of a transactional id."""
-    topics: dict[tuple[str, str], list[int]] = {}
-    for topic, partition, topic_id in sorted(transaction.partitions):
-        topics.setdefault((topic, topic_id.hex), []).append(partition)
+    topics = _by_topic(transaction.partitions)
     document = {
         "format": FORMAT,
         "state": transaction.state.value,
@@ -105,13 +104,29 @@ def written(transaction: Transaction) -> bytes:
         "number": transaction.number,
         "coordinator_epoch": transaction.coordinator_epoch,
         "version": transaction.version,
-        "partitions": [[*topic, partitions] for topic, partitions in topics.items()],
+        "partitions": [
+            [topic, topic_id, sorted(topics[topic, topic_id])] for topic, topic_id in sorted(topics)
+        ],
         "groups": sorted(transaction.groups),
         "started_ms": transaction.started_ms,
         "updated_ms": transaction.updated_ms,
         "server": transaction.server,
     }
     return json.dumps(document, ensure_ascii=False).encode()
+
+
+def _by_topic(partitions: Iterable[Partition]) -> dict[tuple[str, str], list[int]]:
+    """Return the numbers of partitions by topic and topic id."""
+    topics: dict[tuple[str, str], list[int]] = {}
+    # A producer may add 10,000 partitions one by one, mostly of one topic: its id is hashed once.
+    last_id: UUID | None = None
+    last_topic, numbers = "", list[int]()
+    for topic, partition, topic_id in partitions:
+        if topic_id is not last_id or topic != last_topic:
+            last_id, last_topic = topic_id, topic
+            numbers = topics.setdefault((topic, topic_id.hex), [])
+        numbers.append(partition)
+    return topics
 
 
 def read(transactional_id: str, document: bytes) -> Transaction:
@@ -154,8 +169,10 @@ def _read(values: dict[str, Any]) -> Transaction:
     if not all(isinstance(text, str) for text in (server, *groups)):
         raise ValueError("a text is none")
     partitions = (
-        Partition(_text(topic), _partition(partition), UUID(hex=topic_id))
-        for topic, topic_id, indexes in values["partitions"]
+        Partition(topic, _partition(partition), topic_id)
+        for topic, topic_id, indexes in (
+            (_text(topic), UUID(hex=topic_id), indexes) for topic, topic_id, indexes in values["partitions"]
+        )
         for partition in indexes
     )
     return Transaction(

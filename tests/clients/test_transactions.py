@@ -7,17 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.clients.confluent import Confluent
-from tests.clients.conftest import STORAGES
 from tests.clients.interface import Record
 from tests.clients.transactional import COMMITTED, TRANSACTIONAL_CLIENTS, UNCOMMITTED, TransactionalClient
 from tests.processes import KorvetProcess
-
-#: The storages that serve transactions.
-SERVING = [storage for storage in STORAGES if not storage.embedded]
-
-pytestmark = pytest.mark.parametrize(
-    "broker", SERVING, ids=lambda storage: storage.id, indirect=True, scope="session"
-)
 
 
 @pytest.fixture(params=TRANSACTIONAL_CLIENTS, ids=lambda client: client.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import AsyncIterator
@@ -288,6 +289,12 @@ async def test_damaged_registration_is_logged_and_replaced(
     async with broker(storage, "a") as a:
         assert [1] == ids(a)
     assert 1 == caplog.text.count("it is ignored")
+
+
+def test_registration_of_an_earlier_version_knows_no_transactions() -> None:
+    values = json.loads(written(Registration(3, "", {})))
+    assert values.pop("transactions")
+    assert not read(3, json.dumps(values).encode()).knows_transactions
 
 
 def test_document_is_read_as_it_was_written() -> None:

@@ -617,6 +617,11 @@ async def test_staging_creates_a_group_without_members(autojump_clock: MockClock
     assert ["g"] == [group.group_id for group in await world.coordinator().groups()]
 
 
+async def test_offsets_are_not_staged_in_the_group_without_a_name(world: World) -> None:
+    with pytest.raises(InvalidGroupId):  # as Apache Kafka 4.4.0 answers, although it accepts plain commits
+        await world.coordinator().stage("", {T0: COMMITTED}, TRANSACTION)
+
+
 async def test_group_with_staged_offsets_does_not_expire(autojump_clock: MockClock, world: World) -> None:
     async with world.broker() as broker:
         await broker.commit("g", {T0: COMMITTED, T1: COMMITTED})

@@ -73,8 +73,8 @@ async def test_nothing_is_added_if_one_partition_cannot_be(
     assert "Empty" == (await broker.transactions.describe("x")).state.value
 
 
-async def test_repeated_partition_is_answered_once(producer: TransactionalProducer) -> None:
-    assert [NONE] == await producer.add(T0, T0)
+async def test_repeated_partition_is_answered_twice(producer: TransactionalProducer) -> None:
+    assert [NONE, NONE] == await producer.add(T0, T0)
 
 
 async def test_unknown_and_empty_ids(broker: Broker) -> None:

@@ -110,7 +110,7 @@ async def test_transaction_version_is_finalized(
     assert [("transaction.version", 2, 2)] == [
         (each.name, each.min_version_level, each.max_version_level) for each in response.finalized_features
     ]
-    assert 0 == response.finalized_features_epoch
+    assert 1 == response.finalized_features_epoch
 
 
 # --- A store without transactions ----------------------------------------------------------------------------

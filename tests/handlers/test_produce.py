@@ -492,6 +492,8 @@ async def test_unknown_and_foreign_producers_are_refused(coordinated: Broker, ve
         foreign = TransactionalProducer(coordinated, name, producer_id=7, epoch=0)
 
         assert [ErrorCode.INVALID_PRODUCER_ID_MAPPING] == await errors_of(foreign, version=version)
+    empty = TransactionalProducer(coordinated, "", producer_id=7, epoch=0)
+    assert [ErrorCode.INVALID_REQUEST] == await errors_of(empty, version=version)
 
 
 @pytest.mark.parametrize("version", [11, 12])

@@ -106,7 +106,6 @@ async def test_markers_are_answered_by_producer_and_partition(broker: Broker) ->
             ("made-up", 0, unknown),
         ],
         2: [("t", 1, ErrorCode.NONE)],
-        3: [],
     } == await write(broker, first, second, again, empty)
     assert [1, 2] == [
         (await fetched(broker, TopicPartition("t", partition))).high_watermark for partition in (0, 1)

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
+from attrs import evolve
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from korvet.protocol.errors import (
     ConcurrentTransactions,
+    CoordinatorNotAvailable,
     InvalidProducerIdMapping,
     InvalidTransactionTimeout,
     InvalidTxnState,
@@ -19,7 +21,7 @@ from korvet.protocol.errors import (
     TransactionAbortable,
     TransactionalIdNotFound,
 )
-from korvet.storage.interface import AppendResults, TopicPartition
+from korvet.storage.interface import AppendResults, Document, TopicPartition
 from korvet.transactions.document import State
 from tests.handlers.support import Shim
 from tests.transactions.support import ID, Producer, World, running
@@ -185,6 +187,22 @@ async def test_partition_of_a_deleted_topic_counts_as_ended(
     assert 0 == (await world.storage.latest(U0)).high_watermark
 
 
+async def test_no_producer_begins_beside_a_broker_that_knows_no_transactions(
+    autojump_clock: MockClock, world: World
+) -> None:
+    """That broker would append records of transactions as plain ones."""
+    member = world.members[0]
+    old = evolve(member.own, node_id=2, knows_transactions=False)
+    producer = Producer(world, world.brokers[0], world.brokers[0])
+    member._use({1: member.own, 2: old}, {})
+    ids = [f"id-{number}" for number in range(20)]
+    own = [each for each in ids if world.brokers[0].routing.coordinates(each)]
+    with pytest.raises(CoordinatorNotAvailable, match="broker 2 "):
+        await world.brokers[0].initialize(own[0], timeout_ms=1000, expected=None)
+    member.set(1)
+    await producer.begin()
+
+
 # --- The end of the previous transaction ------------------------------------------------------------------
 
 
@@ -227,3 +245,40 @@ async def test_next_transaction_is_refused_while_the_previous_one_ends(
         await broker.add(ID, *producer.producer, version=version)
 
     assert longest_s == pytest.approx(trio.current_time() - begun_s, abs=0.01)
+
+
+async def test_transaction_that_ends_while_its_id_is_looked_at_is_ended(
+    autojump_clock: MockClock, world: World
+) -> None:
+    broker = world.brokers[0]
+    producer = Producer(world, broker, broker)
+    await producer.begin()
+    has_read, may_go_on = trio.Event(), trio.Event()
+
+    async def load(kind: str, key: str) -> Document | None:
+        found = await world.storage.load(kind, key)
+        has_read.set()
+        await may_go_on.wait()
+        return found
+
+    broker.storage = Shim(world.storage, load=load)
+    broker._look_in(ID, 0)
+    await has_read.wait()  # the look finds an id without a transaction
+    await producer.send(T0, b"a")
+    await producer.end()
+    await wait_all_tasks_blocked()
+    may_go_on.set()
+    await world.until(State.COMPLETE_COMMIT)
+
+    assert [b"a"] == await world.committed(T0)
+
+
+@pytest.mark.parametrize("group", ["", "unknown"])
+async def test_any_group_can_be_added(autojump_clock: MockClock, world: World, group: str) -> None:
+    """Apache Kafka adds an unknown group, and the one without a name, which TxnOffsetCommit refuses."""
+    broker = world.brokers[0]
+    producer = Producer(world, broker, broker, version=1)
+    await producer.begin()
+    await broker.add(ID, *producer.producer, groups=[group], version=1)
+    await producer.end()
+    await world.until(State.COMPLETE_COMMIT)
