@@ -181,6 +181,7 @@ class Partition:
     keys: PartitionKeys
     known: Known | None = None
     confirmed: Known | None = None  # see `korvet.storage.redis.confirmations`
+    unstable_offset: int | None = None  # the last stable offset, if a transaction was open when it was last read
     is_being_trimmed: bool = False
     entry_bytes: float = 0.0  # average size of an entry; 0 while unknown
     largest_entry: int = 0
@@ -312,6 +313,10 @@ class Partition:
         self.shared.leader_epochs.note(leader_epoch)
         if known is None or (leader_epoch, next_offset) > (known.leader_epoch, known.next_offset):
             self.known = Known(leader_epoch, next_offset, next_id)
+
+    def note_unstable(self, state: PartitionState) -> None:
+        """Cache the last stable offset while a transaction holds it back."""
+        self.unstable_offset = None if state.visible_first_open is None else state.last_stable_offset
 
     @staticmethod
     def may_have_lost(state: PartitionState, run_id: bytes, known: Known | None) -> bool:

@@ -93,8 +93,10 @@ class PartitionRead:
 
     @property
     def expects_nothing(self) -> bool:
-        """True if the read begins at the last known end of the log: the consumer has caught up."""
-        known = self.partition.known
+        """True if the read begins at the last known end of what it may return: the consumer has caught up."""
+        known, unstable = self.partition.known, self.partition.unstable_offset
+        if self.is_committed and unstable is not None and self.offset >= unstable:
+            return True
         return known is not None and self.offset >= known.next_offset
 
     def commands(self) -> list[Command]:
@@ -325,6 +327,7 @@ class Reader:
                 entries = before_end(state.visible_id, entries)
             if is_first and read.is_committed:
                 read.stable_id = state.stable_id
+                read.partition.note_unstable(state)
             if read.is_committed:
                 entries = before_end(read.stable_id, entries)
             if is_first or not read.is_committed:
