@@ -181,7 +181,9 @@ class Partition:
     keys: PartitionKeys
     known: Known | None = None
     confirmed: Known | None = None  # see `korvet.storage.redis.confirmations`
-    unstable_offset: int | None = None  # the last stable offset, if a transaction was open when it was last read
+    unstable_offset: int | None = (
+        None  # the last stable offset, if a transaction was open when it was last read
+    )
     is_being_trimmed: bool = False
     entry_bytes: float = 0.0  # average size of an entry; 0 while unknown
     largest_entry: int = 0
