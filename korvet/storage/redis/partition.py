@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple, cast
 
 from attrs import define, field
@@ -77,8 +78,9 @@ class PartitionState(NamedTuple):
         """The oldest transaction that was open when the log ended at the high watermark.
 
         If its marker is above the high watermark, a failover can lose the marker: the transaction counts as open.
+        One that is open at present was open then, unless it began later: a failover may have lost a confirmed marker.
         """
-        return self.first_open if self.visible is None else self.visible.first_open
+        return self.first_open if self.visible is None else earlier(self.visible.first_open, self.first_open)
 
     @property
     def last_stable_offset(self) -> int:
@@ -110,6 +112,13 @@ class FirstOpen(NamedTuple):
 
     offset: int
     entry_id: bytes
+
+
+def earlier(one: FirstOpen | None, other: FirstOpen | None) -> FirstOpen | None:
+    """Return the lower one of two first records of open transactions; None stands for none."""
+    if one is None or other is None:
+        return one or other
+    return min(one, other, key=attrgetter("offset"))
 
 
 class Known(NamedTuple):
