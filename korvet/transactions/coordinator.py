@@ -305,7 +305,7 @@ class TransactionCoordinator:
         except ConcurrentTransactions:
             self._continue(transactional_id)
             raise
-        self._follow(transactional_id, decision.state)
+        self._follow(transactional_id, decision)
         if decision.error is not None:
             raise decision.error
         return decision
@@ -325,17 +325,34 @@ class TransactionCoordinator:
             else:
                 await trio.sleep(POLL_S)
 
-    def _follow(self, transactional_id: str, transaction: Transaction) -> None:
-        """Schedule what this process has to do for an id in a state that it has saved."""
-        self._end_ending(transactional_id)
+    def _follow(self, transactional_id: str, decision: Decision) -> None:
+        """Schedule what this process has to do for an id, and cancel what earlier states have required."""
+        transaction = decision.state
         self.counts.seen(transactional_id, transaction)
         if transaction.is_prepared:
-            self._endings[transactional_id] = Ending(transactional_id, transaction)
-            self._look_in(transactional_id, 0)
-        elif transaction.state is State.ONGOING:
-            self._look_in(transactional_id, transaction.ends_ms - self.clock())
+            self._follow_prepared(transactional_id, decision)
+            return
+        self._end_ending(transactional_id)
+        if transaction.state is State.ONGOING:
+            self._arm(transactional_id, transaction)
         else:
             self._due.clear(transactional_id)
+
+    def _follow_prepared(self, transactional_id: str, decision: Decision) -> None:
+        """End a transaction that this process has prepared, or take it over if the process that did may have gone."""
+        ending = self._endings.get(transactional_id)
+        if decision.is_saved:
+            self._end_ending(transactional_id)
+            self._endings[transactional_id] = Ending(transactional_id, decision.state)
+            self._look_in(transactional_id, 0)
+        elif ending is None or ending.transaction.number != decision.state.number:
+            self._end_ending(transactional_id)
+            if self.routing.runs_here(transactional_id):
+                self._look_again(transactional_id)
+
+    def _arm(self, transactional_id: str, transaction: Transaction) -> None:
+        """Schedule the timeout of an open transaction."""
+        self._look_in(transactional_id, transaction.ends_ms - self.clock())
 
     def _continue(self, transactional_id: str) -> None:
         """End a prepared transaction that a request has found, if this process owns it."""
@@ -415,7 +432,7 @@ class TransactionCoordinator:
 
     async def _time_out(self, transactional_id: str) -> None:
         decision = await self._decide(transactional_id, TimeOut())
-        if decision.state.is_prepared:
+        if decision.is_saved:
             self.counts.timeouts += 1
             fields = {
                 "_id": quoted(transactional_id),
@@ -479,7 +496,7 @@ class TransactionCoordinator:
             return
         transaction = saved.transaction
         if transaction.state is State.ONGOING:
-            self._follow(transactional_id, transaction)
+            self._arm(transactional_id, transaction)
         elif transaction.is_prepared and transactional_id not in self._endings:
             self._look_in(transactional_id, 0)
         elif transaction.state in REMOVABLE and self._has_expired(transaction):

@@ -169,7 +169,7 @@ class States:
                 self._note(transactional_id, saved)
             decision = await self._decision(transactional_id, saved, event)
             if saved is not None and decision.state is saved.transaction:
-                return decision
+                return evolve(decision, is_saved=False)
             try:
                 return await self._save(transactional_id, decision, saved.version if saved else 0)
             except DocumentConflict as conflict:
