@@ -416,7 +416,7 @@ async def test_owner_looks_at_an_id_whose_save_may_have_succeeded(
     async with running(world.brokers[0]):
         world.brokers[0].storage = Shim(world.storage, save=save)
         with pytest.raises(KafkaStorageError):
-            await producer.end()
+            await world.brokers[0].end(ID, *producer.producer, is_commit=True, version=2, can_abort=True)
         world.brokers[0].storage = world.storage
         await wait_all_tasks_blocked()
         assert State.PREPARE_COMMIT is (await world.state()).state
