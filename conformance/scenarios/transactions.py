@@ -382,11 +382,12 @@ def offsets_of_a_group(talk: Talk, version: int) -> None:
     }.items():
         talk.ask(request, version, label)
     if version >= MEMBERS_SINCE:
-        for label, member in {
+        members: dict[str, dict[str, Any]] = {
             "a generation": {"generation_id": 1},
             "a member": {"member_id": "nobody"},
             "both": {"generation_id": 1, "member_id": "nobody"},
-        }.items():
+        }
+        for label, member in members.items():
             talk.ask(producer.staging("orders", 9, **member), version, label)
     stable(talk, "before the end")
     producer.end(version=3 if version < COMMIT_2 else END_2)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import count
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from tests.clients.confluent import Confluent
 from tests.clients.interface import LIMIT_S, Record
@@ -156,7 +156,7 @@ def test_consumed_records_are_transformed_exactly_once(broker: KorvetProcess, to
     producer.init_transactions(LIMIT_S)
     transformed = 0
     for attempt in count():
-        messages = []
+        messages: list[Message] = []
         while len(messages) < 4 and (message := consumer.poll(LIMIT_S)) is not None:
             if message.partition() == 0:
                 messages.append(message)
