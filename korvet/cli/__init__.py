@@ -33,6 +33,7 @@ COMMANDS = {
     "acls": "Add, list and remove ACLs.",
     "quotas": "List, set and remove client quotas.",
     "groups": "List, describe and delete consumer groups, and reset their offsets.",
+    "transactions": "List and describe transactions, and find and abort those that hang.",
     "top": "Show topics, groups and brokers live in the terminal.",
     "produce": "Write records to a topic, from lines or JSON lines.",
     "consume": "Read the records of topics.",

@@ -20,7 +20,9 @@ EMPTY_POLLS_AT_THE_END = 2
 GROWTH = 16
 
 
-def bounds_of(start: str, time_text: str | None, until: int | None, until_time: str | None) -> Bounds:
+def bounds_of(
+    start: str, time_text: str | None, until: int | None, until_time: str | None, isolation_level: int
+) -> Bounds:
     """Return the bounds for the options."""
     if time_text is not None and start != "start":
         raise click.UsageError("--from and --time exclude each other.")
@@ -33,6 +35,7 @@ def bounds_of(start: str, time_text: str | None, until: int | None, until_time: 
         None if time_text is None else parse_time(time_text),
         until,
         None if until_time is None else parse_time(until_time),
+        isolation_level,
     )
 
 
@@ -44,6 +47,7 @@ class Bounds:
     time: int | None
     until: int | None
     until_time: int | None
+    isolation_level: int
 
     @property
     def has_end(self) -> bool:
@@ -54,7 +58,7 @@ class Bounds:
         """Return the end offset of each partition."""
         from korvet.client import LATEST
 
-        ends = {tp: at.offset for tp, at in (await client.list_offsets(dict.fromkeys(tps, LATEST))).items()}
+        ends = await self._bound(client, tps, LATEST)
         if self.until_time is not None:
             return ends | await self._at(client, tps, self.until_time)
         return {tp: end if self.until is None else min(end, self.until) for tp, end in ends.items()}
@@ -68,31 +72,39 @@ class Bounds:
         if self.time is not None:
             return ends | await self._at(client, tps, self.time)
         if self.start in ("start", "end"):
-            bound = EARLIEST if self.start == "start" else LATEST
-            return {
-                tp: at.offset for tp, at in (await client.list_offsets(dict.fromkeys(tps, bound))).items()
-            }
+            return await self._bound(client, tps, EARLIEST if self.start == "start" else LATEST)
         return dict.fromkeys(tps, int(self.start))
 
-    @staticmethod
-    async def _at(client: Client, tps: list[TopicPartition], time: int) -> dict[TopicPartition, int]:
+    async def _bound(
+        self, client: Client, tps: list[TopicPartition], timestamp: int
+    ) -> dict[TopicPartition, int]:
+        """Return the first or next offset of each partition."""
+        found = await client.list_offsets(dict.fromkeys(tps, timestamp), isolation_level=self.isolation_level)
+        return {tp: at.offset for tp, at in found.items()}
+
+    async def _at(self, client: Client, tps: list[TopicPartition], time: int) -> dict[TopicPartition, int]:
         """Return the offset of the first record at or after a time, of the partitions that have one."""
-        found = await client.list_offsets(dict.fromkeys(tps, time))
-        return {tp: at.offset for tp, at in found.items() if at.offset >= 0}
+        found = await self._bound(client, tps, time)
+        return {tp: offset for tp, offset in found.items() if offset >= 0}
 
 
 async def last_records(
-    client: Client, tps: list[TopicPartition], ends: dict[TopicPartition, int], count: int
+    client: Client,
+    tps: list[TopicPartition],
+    ends: dict[TopicPartition, int],
+    count: int,
+    isolation_level: int,
 ) -> list[ConsumedRecord]:
     """Return the last records of all partitions together, in the order of their timestamps."""
     found: list[ConsumedRecord] = []
-    for tp, start in (await Bounds("start", None, None, None).starts(client, tps, ends)).items():
-        found += await last_of_partition(client, tp, start, ends[tp], count)
+    whole = Bounds("start", None, None, None, isolation_level)
+    for tp, start in (await whole.starts(client, tps, ends)).items():
+        found += await last_of_partition(client, tp, start, ends[tp], count, isolation_level)
     return sorted(found, key=lambda record: record.timestamp)[-count:]
 
 
 async def last_of_partition(
-    client: Client, tp: TopicPartition, start: int, end: int, count: int
+    client: Client, tp: TopicPartition, start: int, end: int, count: int, isolation_level: int
 ) -> deque[ConsumedRecord]:
     """Return the last records of a partition.
 
@@ -103,7 +115,9 @@ async def last_of_partition(
     while True:
         first = max(start, end - offsets)
         records: deque[ConsumedRecord] = deque(maxlen=count)
-        consumer = client.consume({tp: first}, until={tp: end}, max_wait_ms=0)
+        consumer = client.consume(
+            {tp: first}, until={tp: end}, max_wait_ms=0, isolation_level=isolation_level
+        )
         async for polled in Rounds(consumer, consumer.poll):
             records.extend(polled)
         if len(records) == count or first == start:

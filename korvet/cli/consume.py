@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Time after which the user is notified that the broker does not answer. A poll usually takes half a second at most.
 AWAY_S = 3.0
+# By their numbers in Fetch and ListOffsets.
+ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 
 Format = Callable[["ConsumedRecord"], bytes]
 Written = Callable[[Sequence["ConsumedRecord"]], Awaitable[None]]
@@ -81,6 +83,13 @@ Written = Callable[[Sequence["ConsumedRecord"]], Awaitable[None]]
     metavar="TEXT",
     help="Stands for a key or value that is null. [nothing in text, NULL in a format string]",
 )
+@click.option(
+    "--isolation",
+    type=click.Choice(ISOLATION_LEVELS),
+    default=ISOLATION_LEVELS[0],
+    show_default=True,
+    help="read_committed leaves out the records of transactions that are open or aborted.",
+)
 @bootstrap_servers
 def command(
     topics: tuple[str, ...],
@@ -93,6 +102,7 @@ def command(
     form: str,
     key_separator: str | None,
     null: str | None,
+    isolation: str,
     servers: str,
     **where: Any,
 ) -> None:
@@ -108,7 +118,8 @@ def command(
     and headers; bytes that are not UTF-8 are {"base64": "…"}. A format string has kcat's tokens: %t topic, %p
     partition, %o offset, %T timestamp, %k key, %s value, %h headers, %K and %S lengths, and \n for a line end.
     """
-    bounds = bounds_of(**where)
+    level = ISOLATION_LEVELS.index(isolation)
+    bounds = bounds_of(**where, isolation_level=level)
     if last is not None and (follow or where["start"] != "start" or where["time_text"] is not None):
         raise click.UsageError("--last excludes --from, --time and --follow.")
     if follow and bounds.has_end:
@@ -135,10 +146,11 @@ def command(
         tps = [tp for topic in await matching(client, topics) for tp in chosen(topic, numbers)]
         ends = await bounds.ends(client, tps)
         if last is not None:
-            write_all(output.data(await last_records(client, tps, ends, min(last, limit or last))))
+            write_all(output.data(await last_records(client, tps, ends, min(last, limit or last), level)))
             return
         starts = await bounds.starts(client, tps, ends)
-        await print_records(client.consume(starts, until=None if follow else ends), output, limit)
+        consumer = client.consume(starts, until=None if follow else ends, isolation_level=level)
+        await print_records(consumer, output, limit)
 
     with_client(servers, consume)
 
@@ -179,7 +191,13 @@ async def consume_as_member(
         async with background_nursery() as nursery:
             await nursery.start(end_on_signals, scope)
             async with group_consumer(
-                client, group, topics, start=start, follows=follow, instance_id=instance_id
+                client,
+                group,
+                topics,
+                start=start,
+                follows=follow,
+                instance_id=instance_id,
+                isolation_level=bounds.isolation_level,
             ) as member:
                 await print_records(
                     member, output, limit, written=member.processed, is_joining=lambda: member.is_joining

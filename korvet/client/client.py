@@ -16,7 +16,16 @@ from attrs import define, field
 from korvet.client.cluster import Cluster, error_about, raise_for, raise_worst
 from korvet.client.connection import Address, parse_address
 from korvet.client.consuming import MAX_WAIT_MS, Consumer
-from korvet.client.model import ListedOffset, OffsetAndMetadata, Produced, Record, Topic, TopicPartition
+from korvet.client.isolation import READ_UNCOMMITTED
+from korvet.client.model import (
+    ListedOffset,
+    OffsetAndMetadata,
+    Produced,
+    Record,
+    Topic,
+    TopicPartition,
+    by_topic,
+)
 from korvet.client.partitioner import Partitioner
 from korvet.client.producer_ids import Producer, ProducerPool
 from korvet.client.producing import Production
@@ -70,6 +79,8 @@ LIST_OFFSETS_VERSIONS = {-3: 7, -4: 8, -5: 9, -6: 11}
 FIND_ONE_COORDINATOR = 3
 FETCH_ONE_GROUP = 7
 DELETE_BY_NAME = 5
+# The types of keys that have a coordinator.
+GROUP, TRANSACTION = 0, 1
 
 
 @asynccontextmanager
@@ -231,12 +242,20 @@ class Client:
         until: Mapping[TopicPartition, int] | None = None,
         max_wait_ms: int = MAX_WAIT_MS,
         min_bytes: int = 1,
+        isolation_level: int = READ_UNCOMMITTED,
     ) -> Consumer:
         """Return a consumer that reads partitions from these offsets on; see `Consumer`."""
-        return Consumer(self._cluster, dict(positions), until, max_wait_ms, min_bytes)
+        return Consumer(
+            self._cluster,
+            dict(positions),
+            until,
+            max_wait_ms,
+            min_bytes,
+            isolation_level=isolation_level,
+        )
 
     async def list_offsets(
-        self, timestamps: Mapping[TopicPartition, int], *, isolation_level: int = 0
+        self, timestamps: Mapping[TopicPartition, int], *, isolation_level: int = READ_UNCOMMITTED
     ) -> dict[TopicPartition, ListedOffset]:
         """Return the first offset of each partition at or after a time (ms), or for a special timestamp.
 
@@ -259,7 +278,7 @@ class Client:
                             for p in partitions
                         ],
                     )
-                    for name, partitions in _by_topic(tps).items()
+                    for name, partitions in by_topic(tps).items()
                 ],
                 timeout_ms=self._timeout_ms(),
             )
@@ -296,7 +315,7 @@ class Client:
                             for p in partitions
                         ],
                     )
-                    for name, partitions in _by_topic(tps).items()
+                    for name, partitions in by_topic(tps).items()
                 ],
                 timeout_ms=self._timeout_ms(),
             )
@@ -344,7 +363,7 @@ class Client:
                         for p in partitions
                     ],
                 )
-                for name, partitions in _by_topic(offsets).items()
+                for name, partitions in by_topic(offsets).items()
             ],
         )
 
@@ -362,16 +381,23 @@ class Client:
         await self._cluster.retrying(attempt)
 
     async def committed(
-        self, group_id: str, tps: Collection[TopicPartition] | None = None
+        self,
+        group_id: str,
+        tps: Collection[TopicPartition] | None = None,
+        *,
+        require_stable: bool = False,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return a group's committed offsets, all or those of `tps`, without partitions that have none."""
+        """Return a group's committed offsets, all or those of `tps`, without partitions that have none.
+
+        With `require_stable`, wait for the end of transactions that may commit other offsets (KIP-447).
+        """
         topics = None
         if tps is not None:
             topics = [
                 OffsetFetchRequestTopic(name=name, partition_indexes=partitions)
-                for name, partitions in _by_topic(tps).items()
+                for name, partitions in by_topic(tps).items()
             ]
-        request = OffsetFetchRequest(group_id=group_id, topics=topics)
+        request = OffsetFetchRequest(group_id=group_id, topics=topics, require_stable=require_stable)
 
         async def attempt() -> OffsetFetchResponse:
             answer = await self._ask_coordinator(
@@ -397,6 +423,10 @@ class Client:
         """Return the address of the broker that coordinates a group."""
         return await self._cluster.retrying(lambda: self._coordinator(group_id))
 
+    async def find_transaction_coordinator(self, transactional_id: str) -> Address:
+        """Return the address of the broker that coordinates a transactional id. It is not retried."""
+        return await self._coordinator(transactional_id, TRANSACTION)
+
     # --- Anything else ----------------------------------------------------------------------------------
 
     async def request(
@@ -405,6 +435,7 @@ class Client:
         response: type[R],
         *,
         node_id: int | None = None,
+        address: Address | None = None,
         group_id: str | None = None,
         min_version: int = 0,
         wait_s: float = 0.0,
@@ -416,9 +447,19 @@ class Client:
         """
         if group_id is not None:
             return await self._ask_coordinator(group_id, message, response, wait_s=wait_s)
-        if node_id is None:
+        if node_id is not None:
+            address = self.brokers[node_id]
+        if address is None:
             return await self._cluster.ask_any(message, response)
-        return await self._cluster.request(self.brokers[node_id], message, response, min_version=min_version)
+        return await self._cluster.request(address, message, response, min_version=min_version)
+
+    async def each_leader(
+        self,
+        tps: Iterable[TopicPartition],
+        ask: Callable[[Address, list[TopicPartition]], Awaitable[None]],
+    ) -> None:
+        """Call `ask` concurrently for every broker that leads some of `tps`, then raise the worst of their errors."""
+        await self._cluster.each_leader(tps, ask)
 
     async def retrying(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Call `attempt` until it succeeds, raises an error that is not retriable, or the retry timeout has passed."""
@@ -444,20 +485,14 @@ class Client:
             coordinator, message, response, max_version=max_version, wait_s=wait_s
         )
 
-    async def _coordinator(self, group_id: str) -> Address:
-        request = FindCoordinatorRequest(key=group_id)
+    async def _coordinator(self, key: str, key_type: int = GROUP) -> Address:
+        request = FindCoordinatorRequest(key=key, key_type=key_type)
         answer = await self._cluster.ask_any(
             request, FindCoordinatorResponse, max_version=FIND_ONE_COORDINATOR
         )
-        raise_for(answer.error_code, f"group {group_id}", answer.error_message)
+        kind = "group" if key_type == GROUP else "transactional id"
+        raise_for(answer.error_code, f"{kind} {key}", answer.error_message)
         return Address(answer.host, answer.port)
 
     def _timeout_ms(self) -> int:
         return int(self._cluster.request_timeout_s * 1000)
-
-
-def _by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in tps:
-        topics.setdefault(topic, []).append(partition)
-    return topics

@@ -14,6 +14,7 @@ from attrs import define, field
 
 from korvet.client.cluster import Cluster, raise_for, raise_worst
 from korvet.client.connection import Address
+from korvet.client.isolation import READ_COMMITTED, READ_UNCOMMITTED, Passing
 from korvet.client.model import ConsumedRecord, Topic, TopicPartition
 from korvet.protocol.errors import ErrorCode, KafkaError, OffsetOutOfRange
 from korvet.protocol.messages.fetch import (
@@ -54,6 +55,8 @@ class Consumer:
     #: Limits of the bytes that a Fetch requests, in all and of a partition.
     max_bytes: int = MAX_BYTES
     max_partition_bytes: int = MAX_PARTITION_BYTES
+    #: `READ_COMMITTED` leaves out the records of aborted transactions, and waits for the end of open ones.
+    isolation_level: int = READ_UNCOMMITTED
     #: High watermarks in the last responses.
     high_watermarks: dict[TopicPartition, int] = field(factory=dict, init=False)
     _polled: deque[ConsumedRecord] = field(factory=deque, init=False)
@@ -78,8 +81,16 @@ class Consumer:
     async def poll(self) -> list[ConsumedRecord]:
         """Return the records of one round of Fetches, in order within each partition; none if none came in time.
 
-        The positions advance when this returns, not if it raises or is cancelled.
+        Rounds in which consumers get nothing, since all batches are markers or of aborted transactions, are followed by
+        the next one. The positions advance when this returns, not if it raises or is cancelled.
         """
+        while True:
+            before = self.positions
+            records = await self._round()
+            if records or before is self.positions or not self.unfinished():
+                return records
+
+    async def _round(self) -> list[ConsumedRecord]:
         records: list[ConsumedRecord] = []
         moved: dict[TopicPartition, int] = {}
 
@@ -105,8 +116,9 @@ class Consumer:
         await self._cluster.retrying(attempt)
         # Move partitions with records to the end of the next request: a broker that fills its response from the first
         # partitions would otherwise never reach the last ones.
-        rest = {tp: position for tp, position in self.positions.items() if tp not in moved}
-        self.positions = rest | moved
+        if moved:
+            rest = {tp: position for tp, position in self.positions.items() if tp not in moved}
+            self.positions = rest | moved
         return records
 
     async def _fetch(
@@ -138,6 +150,7 @@ class Consumer:
             max_wait_ms=max_wait_ms,
             min_bytes=self.min_bytes,
             max_bytes=self.max_bytes,
+            isolation_level=self.isolation_level,
             topics=[
                 FetchTopic(
                     topic=name,
@@ -166,10 +179,12 @@ class Consumer:
         self.high_watermarks[tp] = data.high_watermark
         end = self.until.get(tp, MAX_OFFSET) if self.until else MAX_OFFSET
         records: list[ConsumedRecord] = []
+        is_committed = self.isolation_level == READ_COMMITTED
+        passing = Passing((data.aborted_transactions or ()) if is_committed else ())
         try:
             for batch in _batches_of(data):
                 validate(batch)
-                if not batch.is_control:
+                if passing.passes(batch):
                     records += _records_within(tp, batch, position, end)
                 position = max(position, batch.last_offset + 1)
         except KafkaError:

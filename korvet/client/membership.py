@@ -17,7 +17,15 @@ from korvet.client.client import Client
 from korvet.client.cluster import raise_for
 from korvet.client.consuming import Consumer
 from korvet.client.groups import CONSUMER, Reader, assigned_partitions
-from korvet.client.model import EARLIEST, LATEST, ConsumedRecord, OffsetAndMetadata, TopicPartition
+from korvet.client.isolation import READ_COMMITTED, READ_UNCOMMITTED
+from korvet.client.model import (
+    EARLIEST,
+    LATEST,
+    ConsumedRecord,
+    ListedOffset,
+    OffsetAndMetadata,
+    TopicPartition,
+)
 from korvet.concurrency.background import background_nursery
 from korvet.protocol.errors import (
     ErrorCode,
@@ -67,6 +75,7 @@ class GroupConsumer:
     # The id of a static member (KIP-345): it does not leave, and receives the same partitions when it comes back within
     # the session timeout.
     instance_id: str | None = None
+    isolation_level: int = READ_UNCOMMITTED
     member_id: str = ""
     generation_id: int = -1
     rebalances: int = 0  # number of assignments received so far
@@ -271,23 +280,30 @@ class GroupConsumer:
 
     async def _consumer_of(self, tps: list[TopicPartition]) -> Consumer:
         """Return a consumer from the committed offsets on."""
-        committed = await self.client.committed(self.group_id, tps) if tps else {}
+        stable = self.isolation_level == READ_COMMITTED
+        committed = await self.client.committed(self.group_id, tps, require_stable=stable) if tps else {}
         known = {tp: committed[tp].offset for tp in tps if tp in committed}
         missing = [tp for tp in tps if tp not in known]
-        listed = await self.client.list_offsets(dict.fromkeys(missing, self.start)) if missing else {}
+        listed = await self._listed(missing, self.start) if missing else {}
         positions = known | {tp: at.offset for tp, at in listed.items()}
         self._committed = known
         if self.follows:
-            return self.client.consume(positions)
-        ends = await self.client.list_offsets(dict.fromkeys(tps, LATEST)) if tps else {}
-        return self.client.consume(positions, until={tp: at.offset for tp, at in ends.items()})
+            return self.client.consume(positions, isolation_level=self.isolation_level)
+        ends = await self._listed(tps, LATEST) if tps else {}
+        until = {tp: at.offset for tp, at in ends.items()}
+        return self.client.consume(positions, until=until, isolation_level=self.isolation_level)
+
+    async def _listed(self, tps: list[TopicPartition], timestamp: int) -> dict[TopicPartition, ListedOffset]:
+        return await self.client.list_offsets(
+            dict.fromkeys(tps, timestamp), isolation_level=self.isolation_level
+        )
 
     async def _starts(
         self, tps: list[TopicPartition], positions: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
         """Return a new position for each partition whose position is not in the log."""
-        first = await self.client.list_offsets(dict.fromkeys(tps, EARLIEST))
-        following = await self.client.list_offsets(dict.fromkeys(tps, LATEST))
+        first = await self._listed(tps, EARLIEST)
+        following = await self._listed(tps, LATEST)
         bounds = first if self.start == EARLIEST else following
         return {
             tp: bounds[tp].offset
@@ -305,13 +321,14 @@ async def group_consumer(
     start: int = EARLIEST,
     follows: bool = True,
     instance_id: str | None = None,
+    isolation_level: int = READ_UNCOMMITTED,
 ) -> AsyncIterator[GroupConsumer]:
     """Be a member of a group for the block. At its end, also if it is cancelled, commit what was processed, and leave.
 
     With an `instance_id` it is a static member, which does not leave. Raises FencedInstanceId if another member has
     the same one. The first `poll` joins the group. Commits that fail at the end are not reported.
     """
-    member = GroupConsumer(client, group_id, tuple(topics), start, follows, instance_id)
+    member = GroupConsumer(client, group_id, tuple(topics), start, follows, instance_id, isolation_level)
     try:
         async with background_nursery() as nursery:
             nursery.start_soon(member.heartbeats)

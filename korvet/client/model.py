@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -94,3 +95,11 @@ class OffsetAndMetadata:
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+
+
+def by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Return the partitions of each topic, both in the given order."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in tps:
+        topics.setdefault(topic, []).append(partition)
+    return topics

@@ -12,10 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from attrs import define, frozen
 
 from korvet.client import EARLIEST, LATEST, Client, Topic, TopicPartition
+from korvet.client.isolation import READ_COMMITTED
 from korvet.lake.table import Gap, LakeTable
 from korvet.pipeline.archive_task import Piece
 from korvet.pipeline.counting import all_dense
-from korvet.pipeline.fetching import READ_COMMITTED, Fetcher
+from korvet.pipeline.fetching import Fetcher
 from korvet.protocol.errors import KafkaError, OffsetOutOfRange, UnknownTopicOrPartition
 
 # Target size of a piece in bytes of rows, and its limit when rows grow.

@@ -11,6 +11,7 @@ from attrs import frozen
 from deltalake import DeltaTable
 
 from korvet.client import EARLIEST, LATEST, Client, TopicPartition
+from korvet.client.isolation import READ_COMMITTED
 from korvet.lake.chain import Stretch, missing_stretches, without
 from korvet.lake.compacting import held_ranges
 from korvet.lake.erasing import erased_places
@@ -21,7 +22,7 @@ from korvet.lake.table import LakeTable, store_errors
 from korvet.lake.verification import absent, wrongs
 from korvet.pipeline.archive_plan import Wanted, bounds_of
 from korvet.pipeline.counting import is_dense
-from korvet.pipeline.fetching import READ_COMMITTED, Fetcher
+from korvet.pipeline.fetching import Fetcher
 from korvet.pipeline.record_columns import decode_offsets
 from korvet.protocol.errors import KafkaError
 

@@ -14,12 +14,13 @@ import pyarrow as pa
 from attrs import define, evolve, field, frozen
 
 from korvet.client import TopicPartition
+from korvet.client.isolation import READ_COMMITTED
 from korvet.lake.file_writing import RangeWriter
 from korvet.lake.files import ArchivedRange
 from korvet.lake.location import Location
 from korvet.lake.schema import HEADERS, archive_table
 from korvet.pipeline.cluster import Connecting
-from korvet.pipeline.fetching import READ_COMMITTED, Fetched, Fetcher
+from korvet.pipeline.fetching import Fetched, Fetcher
 from korvet.pipeline.prefetch import Ahead
 from korvet.pipeline.record_columns import Columns, decode
 from korvet.protocol.errors import KafkaError, OffsetOutOfRange
@@ -114,8 +115,8 @@ class PieceWriter:
             for columns in decode(fetched.batches, start=piece.start, end=piece.end, headers=True):
                 self._add(columns)
             first = max(piece.start, fetched.offset)
-            self._aborted += fetched.left_out.aborted_records(first, piece.end)
-            self._markers += fetched.left_out.marker_count(first, piece.end)
+            self._aborted += fetched.passing.aborted_records(first, piece.end)
+            self._markers += fetched.passing.marker_count(first, piece.end)
             if self._waiting_bytes >= CHUNK_BYTES:
                 self._flush(min(fetched.next_offset, piece.end))
             if self._row_bytes >= piece.max_bytes:

@@ -7,8 +7,8 @@ import pyarrow.compute as pc
 from attrs import frozen
 
 from korvet.client import EARLIEST, LATEST, Client, TopicPartition
+from korvet.client.isolation import READ_UNCOMMITTED
 from korvet.pipeline.fetching import Fetcher
-from korvet.pipeline.options import READ_UNCOMMITTED
 from korvet.pipeline.record_columns import decode
 from korvet.protocol.errors import UnsupportedVersion
 

@@ -7,57 +7,28 @@ batch is checked first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import trio
 from attrs import define, field, frozen
 
 from korvet.client.client import Client
 from korvet.client.cluster import error_about, raise_for
+from korvet.client.isolation import READ_COMMITTED, Passing
 from korvet.client.model import Topic, TopicPartition
 from korvet.protocol.errors import KafkaError, LeaderNotAvailable, OffsetOutOfRange, UnknownTopicOrPartition
 from korvet.protocol.messages.fetch import (
-    AbortedTransaction,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
     PartitionData,
 )
-from korvet.protocol.record_batch import ControlType, RecordBatch, control_type, parse_batches, validate
+from korvet.protocol.record_batch import RecordBatch, parse_batches, validate
 
 FIRST_BACKOFF_S = 0.05
 LONGEST_BACKOFF_S = 1.0
 RETRY_TIMEOUT_S = 30.0
 MAX_WAIT_MS = 500
-
-READ_COMMITTED = 1
-
-
-class Span(NamedTuple):
-    """The offsets of a batch, in [start, end)."""
-
-    start: int
-    end: int
-
-    def overlap(self, start: int, end: int) -> int:
-        return max(0, min(self.end, end) - max(self.start, start))
-
-
-@define
-class LeftOut:
-    """The batches of a response that consumers do not get: aborted ones, and markers."""
-
-    aborted: list[Span] = field(factory=list)
-    markers: list[Span] = field(factory=list)
-
-    def aborted_records(self, start: int, end: int) -> int:
-        """Return the number of records of aborted transactions in [start, end)."""
-        return sum(span.overlap(start, end) for span in self.aborted)
-
-    def marker_count(self, start: int, end: int) -> int:
-        """Return the number of control batches in [start, end)."""
-        return sum(start <= span.start < end for span in self.markers)
 
 
 @frozen
@@ -74,7 +45,7 @@ class Fetched:
     next_offset: int
     end_offset: int  # the high watermark, or the last stable offset
     log_start_offset: int
-    left_out: LeftOut = field(factory=LeftOut)
+    passing: Passing = field(factory=Passing)
 
 
 @define
@@ -206,31 +177,12 @@ class Fetcher:
         next_offset = batches[-1].last_offset + 1 if batches else offset
         committed = self.isolation_level == READ_COMMITTED
         aborted = (data.aborted_transactions or []) if committed else []
-        left_out = LeftOut()
+        passing = Passing(aborted)
         return Fetched(
             offset,
-            list(for_readers(batches, aborted, left_out)),
+            [batch for batch in batches if passing.passes(batch)],
             max(next_offset, offset),
             data.last_stable_offset if committed and data.last_stable_offset >= 0 else data.high_watermark,
             data.log_start_offset,
-            left_out,
+            passing,
         )
-
-
-def for_readers(
-    batches: Iterable[RecordBatch], aborted: Iterable[AbortedTransaction], left_out: LeftOut
-) -> Iterable[RecordBatch]:
-    """Yield the batches without control batches and those of aborted transactions (KIP-98), which `left_out` gets."""
-    begins = sorted(aborted, key=lambda transaction: transaction.first_offset, reverse=True)
-    producers: set[int] = set()
-    for batch in batches:
-        while begins and begins[-1].first_offset <= batch.last_offset:
-            producers.add(begins.pop().producer_id)
-        if batch.is_control:
-            left_out.markers.append(Span(batch.base_offset, batch.last_offset + 1))
-            if control_type(batch) is ControlType.ABORT:
-                producers.discard(batch.producer_id)
-        elif batch.is_transactional and batch.producer_id in producers:
-            left_out.aborted.append(Span(batch.base_offset, batch.last_offset + 1))
-        else:
-            yield batch

@@ -17,6 +17,7 @@ from typing import NoReturn, TypeVar
 from attrs import field, frozen
 
 from korvet.client.connection import parse_address
+from korvet.client.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from korvet.client.model import TopicPartition
 from korvet.client.security import SETTINGS, Security, is_about_security, is_without_effect, security_of
 from korvet.pipeline.cluster import Connecting
@@ -36,9 +37,6 @@ from korvet.protocol.compression import Codec
 logger = logging.getLogger(__name__)
 
 V = TypeVar("V")
-
-READ_COMMITTED = 1
-READ_UNCOMMITTED = 0
 
 #: Options for both reading and writing, for reading, and for writing, in the documented spelling.
 COMMON = ("includeHeaders",)

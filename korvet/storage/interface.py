@@ -505,6 +505,25 @@ class Documents(ABC):
         Raise DocumentConflict otherwise, with the stored document. No second round trip reads it.
         """
 
+    def incarnation(self, kind: str, key: str) -> str:  # noqa: ARG002  a store may be several servers
+        """Return a name that changes whenever the document's store may have lost acknowledged writes.
+
+        Return the empty name if the store loses none, or does not know.
+        """
+        return ""
+
+    async def save_in(
+        self,
+        incarnation: str,  # noqa: ARG002  stores that have incarnations compare it
+        kind: str,
+        key: str,
+        value: bytes,
+        *,
+        expected_version: int,
+    ) -> int:
+        """Write as `save` does. Raise DocumentConflict also in another incarnation, whatever the version is."""
+        return await self.save(kind, key, value, expected_version=expected_version)
+
     @abstractmethod
     async def fence(self, kind: str, key: str) -> int:
         """Begin the epoch of another coordinator of that key, and return it. The first one, 0, begins by itself.

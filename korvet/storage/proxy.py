@@ -64,6 +64,7 @@ class StorageProxy(Storage):
     delete_topic: ClassVar[Any] = forwarded("delete_topic")
     load: ClassVar[Any] = forwarded("load")
     save: ClassVar[Any] = forwarded("save")
+    save_in: ClassVar[Any] = forwarded("save_in")
     documents: ClassVar[Any] = forwarded("documents")
     announce: ClassVar[Any] = forwarded("announce")
     read_measurements: ClassVar[Any] = forwarded("read_measurements")
@@ -78,6 +79,9 @@ class StorageProxy(Storage):
 
     def checks_records(self, topic: Topic) -> bool:
         return self.storage.checks_records(topic)
+
+    def incarnation(self, kind: str, key: str) -> str:
+        return self.storage.incarnation(kind, key)
 
     def watch(self, tps: Collection[TopicPartition]) -> AbstractContextManager[Watch]:
         return self.storage.watch(tps)

@@ -181,6 +181,9 @@ class RedisStreamsStorage(Storage):
         fsync: bool,
     ) -> None:
         self.description = f"{server.name} at {redis.address.description}"
+        # A server that is replaced by a replica may lose records although they are on its disk.
+        fails_over = redis.address.sentinels is not None or bool(redis.address.nodes)
+        self._loses_nothing = fsync or (server.is_durable and not fails_over)
         self.durability = server.durability
         self._keyspace = keyspace
         self._nursery = nursery
@@ -513,6 +516,16 @@ class RedisStreamsStorage(Storage):
 
     async def save(self, kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
         return await self._documents.save(kind, key, value, expected_version=expected_version)
+
+    def incarnation(self, kind: str, key: str) -> str:
+        return "" if self._loses_nothing else self._documents.incarnation(kind, key)
+
+    async def save_in(
+        self, incarnation: str, kind: str, key: str, value: bytes, *, expected_version: int
+    ) -> int:
+        return await self._documents.save(
+            kind, key, value, expected_version=expected_version, incarnation=incarnation
+        )
 
     async def fence(self, kind: str, key: str) -> int:
         return await self._documents.fence(kind, key)

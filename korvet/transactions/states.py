@@ -17,13 +17,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from korvet.protocol.errors import ConcurrentTransactions, CoordinatorNotAvailable, KafkaError
 from korvet.protocol.text import quoted
 from korvet.storage.interface import Document, DocumentConflict, Documents
 from korvet.transactions.document import Partition, State, Transaction, UnreadableDocument, read, written
-from korvet.transactions.machine import Decision, Event, ProducerIdNeeded, decide
+from korvet.transactions.machine import Add, Decision, End, Event, ProducerIdNeeded, decide
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class States:
     async def _change(self, transactional_id: str, saved: Saved, event: Event) -> Decision | None:
         """Save the decision from a cached state, and return it. Return None if it saves nothing, or refuses."""
         try:
-            decision = await self._decision(saved, event)
+            decision = await self._decision(transactional_id, saved, event)
         except KafkaError:
             return None
         if decision.state is saved.transaction:
@@ -165,7 +165,7 @@ class States:
                 self.forget(transactional_id)
             else:
                 self._note(transactional_id, saved)
-            decision = await self._decision(saved, event)
+            decision = await self._decision(transactional_id, saved, event)
             if saved is not None and decision.state is saved.transaction:
                 return decision
             try:
@@ -176,8 +176,10 @@ class States:
             f"other processes save the transactional id {quoted(transactional_id)} all the time"
         )
 
-    async def _decision(self, saved: Saved | None, event: Event) -> Decision:
+    async def _decision(self, transactional_id: str, saved: Saved | None, event: Event) -> Decision:
         transaction = None if saved is None else saved.transaction
+        if isinstance(event, Add | End):
+            event = evolve(event, server=self.storage.incarnation(TRANSACTION, transactional_id))
         try:
             return decide(transaction, event, self.clock())
         except ProducerIdNeeded:
@@ -185,10 +187,14 @@ class States:
         return decide(transaction, event, self.clock(), fresh_id=fresh_id)
 
     async def _save(self, transactional_id: str, decision: Decision, version: int) -> Decision:
+        state = decision.state
+        document = (TRANSACTION, transactional_id, written(state))
         try:
-            saved = await self.storage.save(
-                TRANSACTION, transactional_id, written(decision.state), expected_version=version
-            )
+            if state.state is State.PREPARE_COMMIT and state.server:
+                # Records of the transaction may be lost by another incarnation.
+                saved = await self.storage.save_in(state.server, *document, expected_version=version)
+            else:
+                saved = await self.storage.save(*document, expected_version=version)
         except DocumentConflict:
             raise
         except BaseException:

@@ -7,6 +7,7 @@ import pytest
 from attrs import evolve
 
 from korvet.client import TopicPartition
+from korvet.client.isolation import Passing, Span
 from korvet.lake.files import ArchivedRange
 from korvet.lake.location import Location
 from korvet.lake.table import LakeTable
@@ -15,7 +16,7 @@ from korvet.pipeline import archive_task
 from korvet.pipeline.archive import following
 from korvet.pipeline.archive_plan import Bounds, Rows, TopicPlan, dealt
 from korvet.pipeline.archive_task import Fetching, Outcome, Piece, PieceWriter
-from korvet.pipeline.fetching import Fetched, LeftOut, Span
+from korvet.pipeline.fetching import Fetched
 from korvet.protocol.errors import CorruptMessage, KafkaError
 from korvet.protocol.record_batch import RecordBatch, build_batch, parse_batches
 from tests.lake.support import NOON, TOPIC, TOPIC_ID, lake, written
@@ -80,9 +81,11 @@ def test_aborted_records_and_markers_are_counted_by_range(
     monkeypatch.setattr(archive_task, "CHUNK_BYTES", 1000)
     answers = []
     for start in (0, 16):
-        left_out = LeftOut([Span(start + 10, start + 15)], [Span(start + 15, start + 16)])
+        passing = Passing()
+        passing.aborted.append(Span(start + 10, start + 15))
+        passing.markers.append(Span(start + 15, start + 16))
         taken = answer(start + 16, batch(start, 10, size=200))
-        answers.append(evolve(taken, offset=start, left_out=left_out))
+        answers.append(evolve(taken, offset=start, passing=passing))
     outcome = PieceWriter(piece(tmp_path, 0, 30)).write(Answers(*answers))
     table = LakeTable.open_or_create(lake(tmp_path), TOPIC, TOPIC_ID)
     table = table.commit(outcome.ranges)

@@ -5,6 +5,7 @@ from uuid import UUID
 
 import pytest
 
+from korvet.client.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from korvet.client.model import TopicPartition
 from korvet.client.security import Sasl, Security
 from korvet.pipeline.offsets import (
@@ -15,7 +16,7 @@ from korvet.pipeline.offsets import (
     from_json,
     to_json,
 )
-from korvet.pipeline.options import READ_COMMITTED, READ_UNCOMMITTED, read_options, write_options
+from korvet.pipeline.options import read_options, write_options
 from korvet.protocol.compression import Codec
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}

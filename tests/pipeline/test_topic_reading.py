@@ -6,8 +6,8 @@ import pytest
 import redis
 
 from korvet.client import Record
+from korvet.client.isolation import Passing
 from korvet.client.model import EARLIEST, TopicPartition
-from korvet.pipeline.fetching import LeftOut, for_readers
 from korvet.pipeline.offsets import WrongOption
 from korvet.pipeline.topic_reading import LAST_TIMESTAMP_MS, DataLost, RangePartition
 from korvet.protocol.compression import Codec
@@ -282,9 +282,9 @@ def test_aborted_and_control_batches_are_left_out() -> None:
     ]
     aborted = [AbortedTransaction(producer_id=7, first_offset=0)]
 
-    left_out, none_aborted = LeftOut(), LeftOut()
-    assert [1, 3, 5] == [batch.base_offset for batch in for_readers(batches, aborted, left_out)]
-    assert [0, 1, 2, 3, 5] == [batch.base_offset for batch in for_readers(batches, [], none_aborted)]
-    assert (2, 3) == (left_out.aborted_records(0, 8), left_out.marker_count(0, 8))
-    assert (1, 1) == (left_out.aborted_records(1, 6), left_out.marker_count(1, 6))
+    some_aborted, none_aborted = Passing(aborted), Passing()
+    assert [1, 3, 5] == [batch.base_offset for batch in batches if some_aborted.passes(batch)]
+    assert [0, 1, 2, 3, 5] == [batch.base_offset for batch in batches if none_aborted.passes(batch)]
+    assert (2, 3) == (some_aborted.aborted_records(0, 8), some_aborted.marker_count(0, 8))
+    assert (1, 1) == (some_aborted.aborted_records(1, 6), some_aborted.marker_count(1, 6))
     assert (0, 3) == (none_aborted.aborted_records(0, 8), none_aborted.marker_count(0, 8))

@@ -13,9 +13,10 @@ import trio.testing
 
 from korvet.security.acl_store import AclStore
 from korvet.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from korvet.storage.interface import Document, DocumentConflict
 from korvet.storage.redis import document_watches
 from korvet.storage.redis_streams import open_redis_storage
-from tests.servers import RedisServer
+from tests.servers import RedisServer, StartServer
 
 pytestmark = pytest.mark.servers
 
@@ -69,3 +70,31 @@ async def test_reconnection_wakes_the_watches(
         with storage.watch_documents("acls") as changes, trio.fail_after(10):
             client.client_kill_filter(_type="normal", skipme=True)
             await changes.wait()
+
+
+# --- Incarnations -----------------------------------------------------------------------------------------
+
+
+async def test_document_is_not_saved_in_another_incarnation(redis_server: RedisServer) -> None:
+    async with open_redis_storage(redis_server.url) as storage:
+        present = storage.incarnation("kind", "key")
+        await storage.save_in(present, "kind", "key", b"one", expected_version=0)
+        with pytest.raises(DocumentConflict) as conflict:
+            await storage.save_in("0" * 40, "kind", "key", b"two", expected_version=1)
+
+        assert Document(b"one", 1) == conflict.value.current
+        assert present
+
+
+async def test_restarted_server_is_another_incarnation_unless_it_loses_nothing(
+    new_server: StartServer,
+) -> None:
+    for durable in (False, True):
+        server = new_server(durable=durable)
+        async with open_redis_storage(server.url) as storage:
+            before = storage.incarnation("kind", "key")
+            server.kill()
+            server.start()
+            await storage.load("kind", "key")
+
+            assert (before == storage.incarnation("kind", "key")) is durable

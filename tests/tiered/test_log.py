@@ -24,8 +24,10 @@ from korvet.protocol.messages.delete_records import (
 from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from korvet.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from korvet.protocol.record_batch import decode_records, parse_batches
-from korvet.storage.interface import IsolationLevel, ReadRequest, Topic, TopicPartition
+from korvet.storage.interface import AbortedTransaction, IsolationLevel, ReadRequest, Topic, TopicPartition
 from korvet.storage.memory import MemoryStorage
+from korvet.testing.contract.transactions import ABORT, COMMIT, Client, committed_in, read_committed
+from korvet.testing.records import batches_of
 from korvet.tiered.log import DELETED, Tiers
 from korvet.tiered.remote import open_remote_store
 from tests.handlers.support import NOW_MS, append, ask
@@ -278,6 +280,29 @@ async def test_read_that_continues_in_storage_keeps_the_isolation_level(log: Log
     await log.broker.log.read(requests, max_bytes=1000, isolation_level=IsolationLevel.READ_COMMITTED)
 
     assert [IsolationLevel.READ_COMMITTED] * 2 == seen
+
+
+async def test_aborted_transaction_that_was_archived_in_part_is_listed_for_the_rest(log: Log) -> None:
+    """Data and list come from one tier: the lake has no record of it, and storage has the second half."""
+    storage = log.broker._storage
+    aborted, committed = Client(storage, TP), Client(storage, TP, producer_id=8)
+    for _ in range(10):
+        await aborted.send(b"aborted")
+    await committed.send(b"committed")
+    await aborted.end(ABORT)
+    await committed.end(COMMIT)
+    log.archive(0, 100)
+    log.table = log.table.commit([written(log.table, 100, 105, offsets=())])
+    await log.trim(105)
+    results = [
+        await read_committed(log.broker.log, TP, offset, max_bytes=1_000_000) for offset in (50, 102, 107)
+    ]
+
+    assert [] == list(results[0].aborted)
+    assert not any(each.is_transactional for each in batches_of(results[0]))
+    for result, offset in zip(results[1:], (102, 107), strict=True):
+        assert [AbortedTransaction(7, 100)] == list(result.aborted)
+        assert [b"committed"] == committed_in(result, offset)
 
 
 async def test_records_trimmed_by_another_broker_are_read_from_the_lake(log: Log) -> None:

@@ -52,7 +52,7 @@ class Settable(Membership):
 class World:
     """Brokers on one store. Broker 1 coordinates all ids at the beginning."""
 
-    storage: MemoryStorage = field(factory=lambda: MemoryStorage(clock=now_ms))
+    storage: Storage = field(factory=lambda: MemoryStorage(clock=now_ms))
     brokers: list[TransactionCoordinator] = field(factory=list)
     members: list[Settable] = field(factory=list)
     topic_ids: dict[str, Any] = field(factory=dict)

@@ -1,41 +1,40 @@
 """A failure at each call of the store, while a producer commits and aborts: every transaction stays whole.
 
-One run without failures counts the calls that the coordinator makes. Then the same transactions run once for each call
-and each kind of failure: the store refuses the call, or executes it and its answer is lost; the broker ends before or
-after it; or the producer ends, and another one with its id follows. Clients repeat what has failed, as Kafka's do.
+The producer and the offsets of its group use the handlers of two brokers on one store. One run without failures counts
+the calls that the first broker makes. Then the same transactions run once for each call and each kind of failure: the
+store refuses the call, or executes it and its answer is lost; the broker ends before or after it; or the producer ends,
+and another one with its id follows. Clients repeat requests after retriable errors, as Kafka's do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
-from typing import Any, TypeVar
+from functools import partial
+from random import Random
+from typing import Any
 
 import pytest
 import trio
 from attrs import define, field
 from trio.testing import MockClock
 
-from korvet.protocol.errors import (
-    ConcurrentTransactions,
-    CoordinatorNotAvailable,
-    KafkaError,
-    KafkaStorageError,
-    NotCoordinator,
-)
-from korvet.storage.interface import TopicPartition
-from korvet.transactions.coordinator import TransactionCoordinator
+from korvet.broker.broker import Broker, open_broker
+from korvet.cluster.registration import Registration
+from korvet.config import Config
+from korvet.protocol.errors import ErrorCode, KafkaError, KafkaStorageError
+from korvet.storage.interface import Storage, TopicPartition
 from tests.handlers.support import Shim
-from tests.transactions.support import Producer, World
+from tests.handlers.transactional import TransactionalProducer
+from tests.transactions.support import ID, Settable, World, now_ms
 
 T0, T1, INPUT = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("input", 0)
 TIMEOUT_MS = 20_000
 # Transactions of a run: True commits.
 PLAN = (True, False, True)
-CALLS = (
-    "load", "save", "documents", "topic_by_id", "append", "write_markers", "stage", "settle",
-)  # fmt: skip
-T = TypeVar("T")
+# Calls that raise their errors, and calls that return one for each partition.
+RAISING = ("load", "save", "fence", "documents", "topic_by_id", "settle")
+RETURNING = ("begin_append", "write_markers", "stage")
 
 
 class Failure(Enum):
@@ -49,142 +48,161 @@ class Failure(Enum):
     CLIENT_ENDS_AFTER = "the producer ends after the call"
 
 
-class ClientEnded(Exception):  # noqa: N818  an outcome of the test
-    """The producer has ended."""
+# Failures of a run with several: the store fails more often than the broker or the producer ends.
+FREQUENT = [*Failure, Failure.REFUSED, Failure.ANSWER_LOST, Failure.REFUSED, Failure.ANSWER_LOST]
+AFTER = {Failure.ANSWER_LOST, Failure.BROKER_ENDS_AFTER, Failure.CLIENT_ENDS_AFTER}
 
 
 @define(eq=False)
 class Run:
-    """One run of the transactions, with at most one failure."""
+    """One run of the transactions, with failures by the number of the call."""
 
     version: int
-    failing_call: int = -1
-    failure: Failure | None = None
+    failures: Mapping[int, Failure] = field(factory=dict)
     world: World = field(factory=World)
     calls: int = 0
-    living: list[TransactionCoordinator] = field(factory=list)
+    living: list[Broker] = field(factory=list)
     client_has_ended: bool = False
-    _scopes: list[trio.CancelScope] = field(factory=list)
+    _is_counting: bool = False
+    _scopes: list[trio.CancelScope] = field(factory=list)  # of what the first broker does
     _client: trio.CancelScope = field(factory=trio.CancelScope)
 
     # --- The store --------------------------------------------------------------------------------------
 
     def storage(self) -> Any:
         """Return the first broker's way to the store, which counts calls."""
-        return Shim(self.world.storage, **{name: self._counted(name) for name in CALLS})
+        return Shim(self.world.storage, **{name: self._counted(name) for name in (*RAISING, *RETURNING)})
 
     def _counted(self, name: str) -> Callable[..., Awaitable[Any]]:
         method = getattr(self.world.storage, name)
 
         async def call(*arguments: Any, **named: Any) -> Any:
             await trio.lowlevel.checkpoint()
-            self.calls += 1
-            if self.calls != self.failing_call:
+            self.calls += self._is_counting
+            failure = self.failures.get(self.calls) if self._is_counting else None
+            if failure is None:
                 return await method(*arguments, **named)
-            if self.failure in {
-                Failure.ANSWER_LOST,
-                Failure.BROKER_ENDS_AFTER,
-                Failure.CLIENT_ENDS_AFTER,
-            }:
-                result = await method(*arguments, **named)
-                await self._fail()
-                return result
-            await self._fail()
-            return await method(*arguments, **named)
+            result = await method(*arguments, **named) if failure in AFTER else None
+            await self._end_a_part(failure)
+            if failure in {Failure.REFUSED, Failure.ANSWER_LOST}:
+                if name in RAISING:
+                    raise KafkaStorageError("a failure of the test")
+                tps = next(each for each in arguments if isinstance(each, Mapping))
+                return dict.fromkeys(tps, KafkaStorageError("a failure of the test"))
+            return result if failure in AFTER else await method(*arguments, **named)
 
         return call
 
-    async def _fail(self) -> None:
-        if self.failure in {Failure.REFUSED, Failure.ANSWER_LOST}:
-            raise KafkaStorageError("a failure of the test")
-        if self.failure in {Failure.CLIENT_ENDS_BEFORE, Failure.CLIENT_ENDS_AFTER}:
+    async def _end_a_part(self, failure: Failure) -> None:
+        """End the producer or the broker, if the failure is one of them. A task of it ends here."""
+        if failure in {Failure.CLIENT_ENDS_BEFORE, Failure.CLIENT_ENDS_AFTER}:
             self.client_has_ended = True
             self._client.cancel()
-        else:
-            self.end_broker()
+        elif failure in {Failure.BROKER_ENDS_BEFORE, Failure.BROKER_ENDS_AFTER} and len(self.living) > 1:
+            self.living.pop(0)
+            self.world.give_to(2)
+            for scope in self._scopes:
+                scope.cancel()
         await trio.lowlevel.checkpoint()
 
-    def end_broker(self) -> None:
-        """End the first broker, with all that it does."""
-        self.living.pop(0)
-        self.world.give_to(2)
-        for scope in self._scopes:
-            scope.cancel()
+    # --- Brokers ----------------------------------------------------------------------------------------
 
-    # --- The client -------------------------------------------------------------------------------------
+    async def open(self, node_id: int, storage: Storage) -> Broker:
+        membership = Settable(Registration(node_id, "", {}))
+        membership.set(1)
+        broker = await open_broker(storage, Config(), membership=membership, clock=now_ms)
+        self.world.members.append(membership)
+        self.world.brokers.append(broker.transactions)
+        return broker
 
-    async def until_answered(self, call: Callable[[TransactionCoordinator], Awaitable[T]]) -> T:
-        """Repeat a request until a broker answers it."""
-        with trio.fail_after(120):
-            while True:
-                broker = self.living[0]
-                with trio.CancelScope() as scope:
-                    self._scopes.append(scope)
-                    try:
-                        return await call(broker)
-                    except (
-                        ConcurrentTransactions,
-                        CoordinatorNotAvailable,
-                        NotCoordinator,
-                        KafkaStorageError,
-                    ):
-                        pass
-                if self.client_has_ended:
-                    raise ClientEnded
-                await trio.sleep(0.02)
-
-    async def step(self, producer: Producer, call: Callable[[], Awaitable[None]]) -> None:
-        async def through(broker: TransactionCoordinator) -> None:
-            producer.coordinator = producer.leader = broker
-            await call()
-
-        await self.until_answered(through)
-
-    def producer(self) -> Producer:
-        return Producer(self.world, self.living[0], self.living[0], self.version, timeout_ms=TIMEOUT_MS)
-
-    async def produce(self) -> None:
-        """Run the transactions of the plan. The producer may end meanwhile."""
-        producer = self.producer()
-        with self._client:
-            await self.step(producer, producer.begin)
-            for number, is_commit in enumerate(PLAN):
-                value = b"%d" % number
-                await self.step(producer, lambda value=value: producer.send(T0, value))  # type: ignore[misc]
-                await self.step(producer, lambda value=value: producer.send(T1, value))  # type: ignore[misc]
-                await self.step(producer, lambda number=number: producer.stage({INPUT: number}))  # type: ignore[misc]
-                await self.step(producer, lambda is_commit=is_commit: producer.end(is_commit=is_commit))  # type: ignore[misc]
-
-    async def work(self, broker: TransactionCoordinator) -> None:
-        """Run a broker until it ends. Its task starts again after errors, as `supervise` does."""
+    async def work(self, broker: Broker, task: Callable[[], Awaitable[None]]) -> None:
+        """Run a task of a broker until that ends. It starts again after errors, as under `supervise`."""
         with trio.CancelScope() as scope:
-            if broker is self.world.brokers[0]:
+            if broker is self.living[0]:
                 self._scopes.append(scope)
             while True:
                 try:
-                    await broker.run()
+                    await task()
                 except* KafkaError:
                     await trio.sleep(0.1)
+
+    # --- The client -------------------------------------------------------------------------------------
+
+    async def until_answered(
+        self, producer: TransactionalProducer, request: Callable[[], Awaitable[int]]
+    ) -> None:
+        """Repeat a request until a broker executes it."""
+        with trio.fail_after(120):
+            while True:
+                producer.broker = self.living[0]
+                error = None
+                with trio.CancelScope() as scope:
+                    self._scopes.append(scope)
+                    error = ErrorCode(await request())
+                if self.client_has_ended and self._client.cancel_called:
+                    await trio.lowlevel.checkpoint()
+                if error is ErrorCode.NONE:
+                    return
+                assert error is None or error.retriable, error
+                await trio.sleep(0.02)
+
+    def producer(self) -> TransactionalProducer:
+        return TransactionalProducer(self.living[0], ID, self.version)
+
+    async def begin(self, producer: TransactionalProducer) -> None:
+        async def begin() -> int:
+            return (await producer.init(timeout_ms=TIMEOUT_MS)).error_code
+
+        await self.until_answered(producer, begin)
+
+    async def transact(self, producer: TransactionalProducer, number: int, *, is_commit: bool) -> None:
+        """Run one transaction: a record in each of two partitions, and the offset of the input."""
+
+        async def send(tp: TopicPartition) -> int:
+            if self.version < 2 and any(codes := await producer.add(tp)):
+                return codes[0]
+            (response,) = await producer.try_send(b"%d" % number, tps=[tp])
+            return response.error_code
+
+        async def stage() -> int:
+            if self.version < 2 and (code := await producer.add_group()):
+                return code
+            return await producer.stage(number, tp=INPUT)
+
+        async def end() -> int:
+            return (await producer.end(commit=is_commit)).error_code
+
+        for request in (partial(send, T0), partial(send, T1), stage, end):
+            await self.until_answered(producer, request)
+
+    async def produce(self) -> None:
+        """Run the transactions of the plan. The producer may end meanwhile."""
+        with self._client:
+            producer = self.producer()
+            await self.begin(producer)
+            for number, is_commit in enumerate(PLAN):
+                await self.transact(producer, number, is_commit=is_commit)
 
     async def play(self) -> None:
         for topic in ("t", "input"):
             await self.world.create_topic(topic)
-        self.living = [self.world.add_broker(self.storage()), self.world.add_broker()]
+        self.living = [await self.open(1, self.storage()), await self.open(2, self.world.storage)]
+        self._is_counting = True
         async with trio.open_nursery() as nursery:
             for broker in self.living:
-                nursery.start_soon(self.work, broker)
+                nursery.start_soon(self.work, broker, broker.groups.run)
+                nursery.start_soon(self.work, broker, broker.transactions.run)
             await self.produce()
             if self.client_has_ended:
-                after = self.producer()
-                await self.step(after, after.begin)
+                await self.begin(self.producer())
             await trio.sleep(TIMEOUT_MS / 1000 + 10)
+            self._is_counting = False
             nursery.cancel_scope.cancel()
 
     # --- Afterwards -------------------------------------------------------------------------------------
 
     async def check(self) -> None:
         """Check that every transaction is whole, and as it was acknowledged."""
-        self.failing_call = -1
         acknowledged = [b"%d" % number for number, is_commit in enumerate(PLAN) if is_commit]
         first, second = [await self.world.committed(tp) for tp in (T0, T1)]
         assert first == second
@@ -201,13 +219,23 @@ class Run:
         assert not (await self.world.state()).is_prepared
 
 
+async def play(version: int, failures: Mapping[int, Failure]) -> None:
+    """Run the transactions with these failures, and check them."""
+    run = Run(version, failures)
+    try:
+        await run.play()
+        await run.check()
+    except BaseException as error:
+        error.add_note(f"with these failures: {failures}")
+        raise
+
+
 async def calls_of(version: int) -> int:
     """Return the number of calls of a run without a failure."""
     run = Run(version)
     await run.play()
-    calls = run.calls
     await run.check()
-    return calls
+    return run.calls
 
 
 @pytest.mark.parametrize("failure", Failure, ids=lambda failure: failure.name.lower())
@@ -216,12 +244,14 @@ async def test_transactions_are_whole_after_a_failure_at_any_call(
     autojump_clock: MockClock, version: int, failure: Failure
 ) -> None:
     calls = await calls_of(version)
-    assert calls > 30
+    assert calls > 40
     for failing_call in range(1, calls + 1):
-        run = Run(version, failing_call, failure)
-        try:
-            await run.play()
-            await run.check()
-        except BaseException as error:
-            error.add_note(f"call {failing_call} of {calls}")
-            raise
+        await play(version, {failing_call: failure})
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_transactions_are_whole_after_several_failures(autojump_clock: MockClock, version: int) -> None:
+    random, calls = Random(version), await calls_of(version)
+    for _ in range(150):
+        failing = random.sample(range(1, calls + 1), random.randint(2, 8))
+        await play(version, {call: random.choice(FREQUENT) for call in failing})

@@ -17,7 +17,7 @@ from korvet.protocol.errors import (
     ProducerFenced,
     TransactionalIdNotFound,
 )
-from korvet.storage.interface import AppendResults, TopicPartition
+from korvet.storage.interface import AppendResults, Document, TopicPartition
 from korvet.transactions.coordinator import LOOK_AGAIN_MS, SWEEP_S
 from korvet.transactions.document import State
 from korvet.transactions.machine import Init
@@ -140,6 +140,28 @@ async def test_next_owner_ends_a_prepared_transaction(
         await producer.end()
         await world.until(State.COMPLETE_COMMIT)
         assert b"b" == (await world.committed(T0))[-1]
+
+
+async def test_next_owner_ends_a_transaction_whose_document_it_cannot_read_at_first(
+    autojump_clock: MockClock, world: World
+) -> None:
+    producer = await started(world, 2)
+    await producer.send(T0, b"a")
+    await producer.end()
+    reads = 0
+
+    async def load(kind: str, key: str) -> Document | None:
+        nonlocal reads
+        reads += 1
+        if reads < 3:
+            raise KafkaStorageError
+        return await world.storage.load(kind, key)
+
+    world.brokers[1].storage = Shim(world.storage, load=load)
+    world.give_to(2)
+    async with running(world.brokers[1]):
+        await trio.sleep(2 * LOOK_AGAIN_MS / 1000 + 0.1)
+        assert State.COMPLETE_COMMIT is (await world.state()).state
 
 
 async def test_next_owner_times_out_an_open_transaction(

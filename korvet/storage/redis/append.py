@@ -137,7 +137,13 @@ class Appender:
                 waits = self.context.waits_for_replicas(acks, config)
                 producer_batch = ProducerBatch.of(batch)
                 ticket = Ticket(
-                    partition, config, packed, producer_batch, submission, waits_for_replicas=waits
+                    partition,
+                    config,
+                    packed,
+                    producer_batch,
+                    submission,
+                    waits_for_replicas=waits,
+                    has_transaction=bool(transactions) and tp in transactions,
                 )
                 if ticket.waits_for_replicas:
                     await self._open_waiting(partition)

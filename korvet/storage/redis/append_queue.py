@@ -134,6 +134,7 @@ class Ticket:
         "appended",
         "batch",
         "config",
+        "has_transaction",
         "is_marker",
         "is_resolved",
         "packed",
@@ -151,6 +152,7 @@ class Ticket:
         submission: Submission,
         *,
         waits_for_replicas: bool,
+        has_transaction: bool = False,
         is_marker: bool = False,
     ) -> None:
         self.partition = partition
@@ -159,6 +161,7 @@ class Ticket:
         self.batch = batch
         self.submission = submission
         self.waits_for_replicas = waits_for_replicas  # or, with acks.all.fsync, for the disk
+        self.has_transaction = has_transaction or is_marker
         self.is_marker = is_marker
         self.appended: AppendResult | None = None  # while replicas have not confirmed it
         self.is_resolved = False
@@ -338,7 +341,9 @@ class AppendQueue:
             ),
             len(call.tickets),
         ]
-        head = tuple(APPEND.command(partition.keys.all, arguments))
+        has_transactions = any(ticket.has_transaction for ticket in call.tickets)
+        keys = partition.keys.all if has_transactions else partition.keys.log
+        head = tuple(APPEND.command(keys, arguments))
         count = len(head) + sum(ticket.packed.argument_count for ticket in call.tickets)
         return command_of(count, pack_arguments(head), *(ticket.packed.buffers for ticket in call.tickets))
 

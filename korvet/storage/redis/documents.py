@@ -31,7 +31,7 @@ RENEWED = frozenset({"broker", "lease"})
 
 @define(eq=False)
 class Documents:
-    """Implements `Storage.load`, `save`, `fence` and `documents`."""
+    """Implements `Storage.load`, `save`, `incarnation`, `save_in`, `fence` and `documents`."""
 
     redis: RedisCaller
     keyspace: Keyspace
@@ -45,8 +45,14 @@ class Documents:
         version, value = cast(list[bytes | None], reply)
         return None if version is None else _document(name, version, value)
 
-    async def save(self, kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
-        """See `Storage.save`.
+    def incarnation(self, kind: str, key: str) -> str:
+        """Return the `run_id` of the server process that has the document, empty if it is unknown."""
+        return self.redis.run_id(self.keyspace.document(kind, key)).decode(errors="replace")
+
+    async def save(
+        self, kind: str, key: str, value: bytes | None, *, expected_version: int, incarnation: str = ""
+    ) -> int:
+        """See `Storage.save`, and `Storage.save_in` if `incarnation` is not empty.
 
         With Sentinels, and in a Redis Cluster, wait for replicas as a commit does. If too few confirm the document in
         time, raise NotEnoughReplicasAfterAppend: it is stored, and the caller has to load it again.
@@ -58,7 +64,7 @@ class Documents:
         if expected_version == 0:
             await self.redis.execute(b"SADD", names, key, repeatable=True)
         is_deletion = b"1" if value is None else b"0"
-        arguments = (expected_version, secrets.token_bytes(12), is_deletion, value or b"")
+        arguments = (expected_version, secrets.token_bytes(12), is_deletion, value or b"", incarnation)
         run_id = self.redis.run_id(name)
         version = cast(int | list[bytes], await self.redis.run(SAVE, [name], arguments, repeatable=True))
         if not isinstance(version, int):

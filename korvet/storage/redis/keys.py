@@ -101,18 +101,14 @@ class PartitionKeys:
         return b"{%b}:$aborted" % self.stream
 
     @property
+    def log(self) -> tuple[bytes, ...]:
+        """The keys that every partition script names, in the order of its KEYS."""
+        return self.stream, self.state, self.index, self.summary, self.producers
+
+    @property
     def all(self) -> tuple[bytes, ...]:
-        """All keys, in the order of every partition script's KEYS."""
-        return (
-            self.stream,
-            self.state,
-            self.index,
-            self.summary,
-            self.producers,
-            self.transactions,
-            self.open,
-            self.aborted,
-        )
+        """All keys, in the order of KEYS: of scripts that begin or end transactions, or remove the partition."""
+        return *self.log, self.transactions, self.open, self.aborted
 
     @property
     def compaction(self) -> tuple[bytes, ...]:

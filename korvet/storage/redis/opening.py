@@ -53,6 +53,7 @@ class Server:
 
     name: str
     durability: str
+    is_durable: bool = False  # acknowledged writes are on disk
 
 
 @asynccontextmanager
@@ -159,7 +160,8 @@ async def meet_server(connection: RedisConnection) -> Server:
         raise StorageUsageError(
             f"Redis {version} at {connection.address.description} is too old; korvet needs 6.2 or newer, or Valkey"
         )
-    return Server(f"{name.capitalize()} {version}", await durability(connection))
+    found = await durability(connection)
+    return Server(f"{name.capitalize()} {version}", found, is_durable=found == FSYNC[b"always"])
 
 
 async def require_waitaof(connection: RedisConnection, server: Server) -> None:

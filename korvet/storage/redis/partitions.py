@@ -96,7 +96,7 @@ class Partitions:
                 Answer,
                 await self.redis.run(
                     script,
-                    (*partition.keys.all, *more_keys),
+                    (*partition.keys.log, *more_keys),
                     lambda run_id: partition.arguments(run_id, *own),
                     repeatable=True,
                 ),
@@ -184,7 +184,7 @@ class Partitions:
                 await self.leader_epochs.begin(self.redis.run_id(partition.keys.stream))
             (status,) = cast(
                 Answer,
-                await self.redis.run(SETTLE, partition.keys.all, partition.arguments, repeatable=True),
+                await self.redis.run(SETTLE, partition.keys.log, partition.arguments, repeatable=True),
             )
         if status != b"ok" and not await self.prepare(partition, status):
             raise KafkaStorageError(f"{partition.tp} cannot be settled")

@@ -103,6 +103,16 @@ class DocumentContract(Contract):
         assert conflict.value.current is not None
         assert 2 == await storage.save("k", "x", b"2", expected_version=conflict.value.current.version)
 
+    async def test_document_is_saved_in_the_present_incarnation(self, storage: Storage) -> None:
+        incarnation = storage.incarnation("group", "g")
+        version = await storage.save_in(incarnation, "group", "g", b"one", expected_version=0)
+
+        assert (await storage.load("group", "g")) == Document(b"one", version)
+        with pytest.raises(DocumentConflict) as conflict:
+            await storage.save_in(incarnation, "group", "g", b"two", expected_version=version + 1)
+        assert Document(b"one", version) == conflict.value.current
+        assert incarnation == storage.incarnation("group", "g")
+
     async def test_epochs_of_coordinators_rise_over_all_brokers(
         self, storage: Storage, environment: Environment
     ) -> None:

@@ -51,6 +51,7 @@ from korvet.testing.records import (
     records_of,
     results_of,
 )
+from korvet.tiered.log import Tiers
 
 COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT
 # An id that a store assigns long after the tests, so that it cannot have expired. Ids like 7 are older than any store.
@@ -112,7 +113,7 @@ def the_result(results: AppendResults) -> AppendResult:
 
 
 async def read_committed(
-    storage: Storage, tp: TopicPartition, offset: int, *, max_bytes: int = UNLIMITED
+    storage: Storage | Tiers, tp: TopicPartition, offset: int, *, max_bytes: int = UNLIMITED
 ) -> ReadResult:
     return await read(storage, tp, offset, max_bytes=max_bytes, isolation_level=IsolationLevel.READ_COMMITTED)
 

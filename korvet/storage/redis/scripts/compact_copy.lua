@@ -33,7 +33,7 @@ local function appended_at(ms, seq)
   return math.max(piece_appended, 1)
 end
 
-stream, state_key, index, summary = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+stream, state_key, index, summary = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local new = load('step')
 if not new then return {'superseded'} end
 if tonumber(new.other) >= tonumber(ARGV[10]) then return {'ok', call('HGET', state_key, 'from')} end

@@ -8,7 +8,7 @@
 local s, refusal = load('compaction')
 if not s then return refusal end
 if not s.other or s.other == ARGV[9] then
-  call('UNLINK', KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14])
+  call('UNLINK', KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11])
   call('HDEL', state_key, 'compaction')
 end
 return {'ok'}

@@ -3,8 +3,8 @@
 -- KEYS    as for compact_begin
 -- ARGV    9 the run's token, 10 the first ID that is not copied yet (as XRANGE takes it), 11 and 12 the largest
 --           number of entries and bytes to copy, 13 of groups to set; 14 ends and times of compactions, for the state;
---           15 "1" to compare all groups; 16 the ID where the compacted part ends; then the name and the last-delivered ID of each group that the new stream
---           does not have because it has read entries that are not copied yet
+--           15 "1" to compare all groups; 16 the ID where the compacted part ends; then the name and the last-delivered
+--           ID of each group that the new stream does not have because it has read entries that are not copied yet
 --
 -- Answers {'ok', bytes retained, pending entries that were compacted away}, also if the run has finished before;
 -- {'more'}: more has to be copied, or groups to be set, first; {'pending', number}: too many entries are pending to be
@@ -32,7 +32,7 @@ if call('HGET', state_key, 'compaction') ~= token then return {'superseded'} end
 -- Copy the remaining entries.
 
 local old_stream, old_state, old_index, old_summary = stream, state_key, index, summary
-stream, state_key, index, summary = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+stream, state_key, index, summary = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local new = load('clean.bytes')
 if not new then return {'superseded'} end
 local clean_bytes = new.other
@@ -63,7 +63,7 @@ local function number_of_groups(key)
   return 0
 end
 
-local moved, last_ids, in_use, copied = call('HGETALL', KEYS[14]), {}, {}, {}
+local moved, last_ids, in_use, copied = call('HGETALL', KEYS[11]), {}, {}, {}
 for at = FIRST_GROUP, #ARGV, 2 do last_ids[ARGV[at]] = ARGV[at + 1] end
 for at = 1, #moved, 2 do last_ids[moved[at]] = moved[at + 1] end
 
@@ -189,10 +189,10 @@ end
 
 -- The new stream is complete. Redis refuses nothing from here on.
 
-call('UNLINK', KEYS[13])
-call('RENAME', old_stream, KEYS[13])
+call('UNLINK', KEYS[10])
+call('RENAME', old_stream, KEYS[10])
 call('RENAME', stream, old_stream)
-call('UNLINK', KEYS[13], KEYS[14], old_index, old_summary, KEYS[10])
+call('UNLINK', KEYS[10], KEYS[11], old_index, old_summary, KEYS[7])
 if call('EXISTS', index) == 1 then call('RENAME', index, old_index) end
 if call('EXISTS', summary) == 1 then call('RENAME', summary, old_summary) end
 

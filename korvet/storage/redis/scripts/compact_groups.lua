@@ -13,7 +13,7 @@ local s, refusal = load('compaction')
 if not s then return refusal end
 if s.other ~= ARGV[9] then return {'superseded'} end
 
-stream, state_key, index, summary = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+stream, state_key, index, summary = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local new = load()
 if not new then return {'superseded'} end
 

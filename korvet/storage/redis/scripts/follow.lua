@@ -1,6 +1,6 @@
 -- Set the last-delivered ID of the stream's consumer group to the committed offset of the Kafka group of that name.
 --
--- KEYS    9 the groups that a running compaction has to move: the last-delivered ID of each
+-- KEYS    6 the groups that a running compaction has to move: the last-delivered ID of each
 -- ARGV    9 group
 --        10 ID of the offset before the committed one; 0-0 if nothing is consumed
 --
@@ -48,7 +48,7 @@ if is_new then
   reply = pcall('XGROUP', unpack(command))
 end
 if type(reply) == 'table' and reply.err then return reply end
-if s.other then call('HSET', KEYS[9], group, id) end
+if s.other then call('HSET', KEYS[6], group, id) end
 if is_new then return {'ok'} end
 
 local pending = call('XPENDING', stream, group, '-', below_committed, 1000)

@@ -1,6 +1,8 @@
 -- Shared by the scripts of one partition; stands before each of them.
 --
--- KEYS    stream, $state, $index, $summary, $producers, $transactions, $open, $aborted (see keys.py)
+-- KEYS    stream, $state, $index, $summary, $producers (see keys.py); calls with a transaction also have $transactions,
+--         $open and $aborted. Others touch these seldom, and do not name them: while a slot of a cluster moves, a call
+--         waits for all keys that it names, also for those that do not exist.
 -- ARGV    1 topic id            4 layout: record | batch      7 kept at least (ms)
 --         2 sequence mask       5 retention.ms, or -1         8 "run-id begins newest flag epoch next-id": the server, "" if
 --         3 highest ms          6 retention.bytes, or -1        unknown; the leader epoch that begins there, "-" if
@@ -23,7 +25,9 @@ local try = pcall -- of Lua: catches errors of all calls in a function
 local ARGV, call, pcall = ARGV, redis.call, redis.pcall -- locals are faster
 local format, match = string.format, string.match
 
-local stream, state_key, index, summary, producers_key, transactions_key, open_key, aborted_key = unpack(KEYS)
+local stream, state_key, index, summary, producers_key = unpack(KEYS)
+local own_keys = string.sub(state_key, 1, -6) -- without "state"
+local transactions_key, open_key, aborted_key = own_keys .. 'transactions', own_keys .. 'open', own_keys .. 'aborted'
 local topic_id, layout = ARGV[1], ARGV[4]
 local mask, highest_ms = tonumber(ARGV[2]), tonumber(ARGV[3])
 local retention_ms, retention_bytes, keep_ms = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
