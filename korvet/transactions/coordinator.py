@@ -57,6 +57,7 @@ from korvet.transactions.machine import (
     TakeOver,
     TimeOut,
     Verify,
+    missing,
 )
 from korvet.transactions.states import TRANSACTION, Saved, States
 
@@ -207,6 +208,17 @@ class TransactionCoordinator:
             )
             number = (await self._decide(transactional_id, event)).state.number
         return TransactionNumber(1, number)
+
+    async def absent(
+        self, transactional_id: str, partitions: Collection[Partition]
+    ) -> Collection[Partition | str]:
+        """Return those of the partitions that are not in the ongoing transaction.
+
+        `verify` has raised TransactionAbortable for them. Raises CoordinatorNotAvailable.
+        """
+        saved = await self.states.read(transactional_id)
+        wanted = frozenset(partitions)
+        return wanted if saved is None else missing(saved.transaction, wanted)
 
     async def reload(self, transactional_id: str) -> None:
         """Let the next request read the document, after storage has raised TransactionEnded."""
