@@ -288,6 +288,42 @@ GROUP_STEPS = (
     ),
 )
 
+#: A committed transaction, as administrators see it.
+_TRANSACTIONS = "kafka-transactions"
+TRANSACTION_STEPS = (
+    Step(
+        "kafka-producer-perf-test",
+        "--topic {topic}-tx --num-records 200 --record-size 100 --throughput -1 --transactional-id {topic}-tx "
+        "--transaction-duration-ms 20 --producer-props bootstrap.servers={broker}",
+        shown=only("^200 records sent"),
+    ),
+    Step(_TRANSACTIONS, "--bootstrap-server {broker} list", shown=only(r"^tools-\S+-tx(?=\s)")),
+    Step(
+        _TRANSACTIONS,
+        "--bootstrap-server {broker} describe --transactional-id {topic}-tx",
+        shown=only("CompleteCommit"),
+    ),
+    Step(
+        _TRANSACTIONS,
+        "--bootstrap-server {broker} describe --transactional-id {topic}-none",
+        status=1,
+        shown=only("the ID could not be found"),
+    ),
+    Step(
+        _TRANSACTIONS,
+        "--bootstrap-server {broker} describe-producers --topic {topic}-tx --partition 0",
+        shown=only(r"\bNone\s*$"),
+    ),
+    Step(_TRANSACTIONS, "--bootstrap-server {broker} find-hanging --topic {topic}-tx"),
+    Step(
+        _TRANSACTIONS,
+        "--bootstrap-server {broker} abort --topic {topic}-tx --partition 0 --start-offset 1",
+        status=1,
+        shown=only("Could not find any open transactions"),
+    ),
+    Step(_TOPICS, "--delete --topic {topic}-tx"),
+)
+
 OTHER_STEPS = (
     Step(
         "kafka-producer-perf-test",
@@ -329,7 +365,7 @@ OTHER_STEPS = (
 
 STEPS = (
     *(*TOPIC_STEPS, *CONFIG_STEPS, *USER_STEPS, *QUOTA_STEPS, *ACL_STEPS),
-    *(*CONSOLE_STEPS, *OFFSET_STEPS, *GROUP_STEPS, *OTHER_STEPS),
+    *(*CONSOLE_STEPS, *OFFSET_STEPS, *GROUP_STEPS, *TRANSACTION_STEPS, *OTHER_STEPS),
 )
 
 #: Steps that run while the group has a member.

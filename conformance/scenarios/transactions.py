@@ -7,6 +7,8 @@ from typing import Any
 
 from attrs import define, field
 
+from conformance import clock
+from conformance.clock import HOUR_MS, T0
 from conformance.scenario import scenario
 from conformance.scenarios.asking import fetch
 from conformance.scenarios.members import commit, committed
@@ -714,7 +716,8 @@ def offsets(talk: Talk, version: int) -> None:
 
     def ask(label: str) -> None:
         talk.learn_end("orders")
-        for timestamp in (LATEST, -2, *((MAX_TIMESTAMP,) if version >= 7 else ())):
+        # Markers have the time of the broker's clock, which is after that of all records.
+        for timestamp in (LATEST, -2, T0, T0 + HOUR_MS // 2, *((MAX_TIMESTAMP,) if version >= 7 else ())):
             for level in (0, 1):
                 asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
                 request = ListOffsetsRequest(
@@ -725,7 +728,8 @@ def offsets(talk: Talk, version: int) -> None:
                 answer = talk.tell(request, version)
                 found = answer.topics[0].partitions[0]
                 number = talk.number("orders", found.offset)
-                talk.note(f"{label}, {timestamp}, isolation level {level}", f"{found.error_code} {number}")
+                when = clock.formatted(timestamp) if timestamp > 0 else timestamp
+                talk.note(f"{label}, {when}, isolation level {level}", f"{found.error_code} {number}")
 
     talk.fill("orders", batch(b"before"))
     producer.send("orders", b"a")

@@ -28,7 +28,7 @@ from korvet.protocol.errors import (
     detached,
 )
 from korvet.protocol.record_batch import RecordBatch
-from korvet.storage.interface import TopicPartition, TransactionNumber
+from korvet.storage.interface import Topic, TopicPartition, TransactionNumber
 from korvet.transactions.document import Partition
 
 # The values of `transaction.version` of a client, as the coordinator distinguishes them.
@@ -65,10 +65,9 @@ def fenced_as_epoch(error: KafkaError) -> KafkaError:
     return InvalidProducerEpoch(error.message) if isinstance(error, ProducerFenced) else error
 
 
-async def partition_in(broker: Broker, tp: TopicPartition) -> Partition:
+def partition_in(topic: Topic, index: int) -> Partition:
     """Return a partition as transactions name it. Raises UnknownTopicOrPartition."""
-    topic = await broker.find_topic(tp.topic)
-    return Partition(*partition_of(topic, tp.partition), topic.topic_id)
+    return Partition(*partition_of(topic, index), topic.topic_id)
 
 
 async def number_of(
@@ -119,33 +118,36 @@ async def admit(
     tps: dict[Partition, TopicPartition] = {}
     try:
         for tp in batches:
-            tps[await partition_in(broker, tp)] = tp
+            tps[partition_in(await broker.find_topic(tp.topic), tp.partition)] = tp
         number = await number_of(broker, transactional_id, producer, generation, partitions=tps)
-    except TransactionAbortable:
-        return await _admit_each(broker, transactional_id, producer, generation, tps)
+    except TransactionAbortable as error:
+        return await _admit_some(broker, transactional_id, producer, generation, tps, error)
     except KafkaError as error:
         return {}, dict.fromkeys(batches, produce_error(error, generation))
     return dict.fromkeys(batches, number), {}
 
 
-async def _admit_each(
+async def _admit_some(
     broker: Broker,
     transactional_id: str,
     producer: tuple[int, int],
     generation: Generation,
     tps: Mapping[Partition, TopicPartition],
+    error: TransactionAbortable,
 ) -> tuple[Admitted, Refused]:
-    """Admit the batches one by one, since the transaction does not have all of their partitions."""
-    admitted: Admitted = {}
-    refused: Refused = {}
-    for partition, tp in tps.items():
-        try:
-            admitted[tp] = await number_of(
-                broker, transactional_id, producer, generation, partitions=[partition]
-            )
-        except KafkaError as error:
-            refused[tp] = produce_error(error, generation)
-    return admitted, refused
+    """Admit the batches whose partitions are in the transaction. The others get the error."""
+    try:
+        absent = await broker.transactions.absent(transactional_id, tps)
+        present = {partition: tp for partition, tp in tps.items() if partition not in absent}
+        refused = dict.fromkeys(
+            (tps[each] for each in tps if each in absent), produce_error(error, generation)
+        )
+        if not present:
+            return {}, refused
+        number = await number_of(broker, transactional_id, producer, generation, partitions=present)
+    except KafkaError as changed:
+        return {}, dict.fromkeys(tps.values(), produce_error(changed, generation))
+    return dict.fromkeys(present.values(), number), refused
 
 
 def produce_error(error: KafkaError, generation: Generation) -> KafkaError:

@@ -46,7 +46,7 @@ from korvet.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 from korvet.security.acls import Operation, ResourceType
-from korvet.storage.interface import TopicPartition
+from korvet.storage.interface import Topic, TopicPartition
 from korvet.transactions.document import Partition
 
 BROKERS_SINCE = 4
@@ -112,15 +112,22 @@ async def _sort(
     errors: Outcomes = {}
     partitions: dict[TopicPartition, Partition] = {}
     time_slices = TimeSlices()
-    for topic in topics:
-        for index in topic.partitions:
-            tp = TopicPartition(topic.name, index)
+    for asked in topics:
+        topic: Topic | KafkaError
+        try:
+            if context is not None:
+                _authorize_topic(broker, context, asked.name)
+            topic = await broker.find_topic(asked.name)
+        except KafkaError as error:
+            topic = detached(coordinator_error(error))
+        for index in asked.partitions:
+            tp = TopicPartition(asked.name, index)
             try:
-                if context is not None:
-                    _authorize_topic(broker, context, topic.name)
-                partitions[tp] = await partition_in(broker, tp)
+                if isinstance(topic, KafkaError):
+                    raise topic
+                partitions[tp] = partition_in(topic, index)
             except KafkaError as error:
-                errors[tp] = detached(coordinator_error(error))
+                errors[tp] = detached(error)
             await time_slices.next()
     if errors:
         errors |= dict.fromkeys(partitions, OperationNotAttempted())
@@ -159,16 +166,20 @@ async def _verify(
     broker: Broker, transaction: AddPartitionsToTxnTransaction, partitions: Mapping[TopicPartition, Partition]
 ) -> Outcomes:
     """Return the outcome of each partition, which is that of all of them unless some are not in the transaction."""
-    outcome = await _verify_together(broker, transaction, list(partitions.values()))
+    outcome = await _verify_together(broker, transaction, partitions.values())
     if not isinstance(outcome, TransactionAbortable):
         return dict.fromkeys(partitions, outcome)
-    return {
-        tp: await _verify_together(broker, transaction, [partition]) for tp, partition in partitions.items()
-    }
+    try:
+        absent = await broker.transactions.absent(transaction.transactional_id, partitions.values())
+    except KafkaError as error:
+        return dict.fromkeys(partitions, detached(coordinator_error(error)))
+    present = [partition for partition in partitions.values() if partition not in absent]
+    others = await _verify_together(broker, transaction, present) if present else None
+    return {tp: outcome if partition in absent else others for tp, partition in partitions.items()}
 
 
 async def _verify_together(
-    broker: Broker, transaction: AddPartitionsToTxnTransaction, partitions: Sequence[Partition]
+    broker: Broker, transaction: AddPartitionsToTxnTransaction, partitions: Collection[Partition]
 ) -> KafkaError | None:
     try:
         check_transactional_id(transaction.transactional_id)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from korvet.broker.broker import Broker, partition_of
 from korvet.broker.context import RequestContext
 from korvet.concurrency.time_slices import TimeSlices, map_in_slices
-from korvet.protocol.errors import ErrorCode, KafkaError
+from korvet.protocol.errors import ErrorCode, KafkaError, detached
 from korvet.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -27,7 +27,7 @@ from korvet.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from korvet.security.acls import Operation
-from korvet.storage.interface import Marker, TopicPartition, TransactionResult
+from korvet.storage.interface import Marker, Topic, TopicPartition, TransactionResult
 
 # Kafka's default of `request.timeout.ms`.
 TIMEOUT_S = 30.0
@@ -68,12 +68,20 @@ async def _write(broker: Broker, marker: WritableTxnMarker) -> Outcomes:
     outcomes: Outcomes = {}
     markers: dict[TopicPartition, Marker] = {}
     time_slices = TimeSlices()
-    for topic in marker.topics:
-        for index in topic.partition_indexes:
+    written = _stored(marker)
+    for asked in marker.topics:
+        topic: Topic | KafkaError
+        try:
+            topic = await broker.find_topic(asked.name)
+        except KafkaError as error:
+            topic = detached(error)
+        for index in asked.partition_indexes:
             try:
-                markers[partition_of(await broker.find_topic(topic.name), index)] = _stored(marker)
+                if isinstance(topic, KafkaError):
+                    raise topic
+                markers[partition_of(topic, index)] = written
             except KafkaError as error:
-                outcomes[TopicPartition(topic.name, index)] = error.error_code
+                outcomes[TopicPartition(asked.name, index)] = error.error_code
             await time_slices.next()
     if markers:
         results = await broker.log.write_markers(markers, timeout_s=TIMEOUT_S)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from tests.clients.confluent import Confluent
-from tests.clients.interface import Record
-from tests.clients.transactional import COMMITTED, TRANSACTIONAL_CLIENTS, UNCOMMITTED, TransactionalClient
+from tests.clients.interface import LIMIT_S, Record
+from tests.clients.transactional import (
+    COMMITTED,
+    TRANSACTIONAL_CLIENTS,
+    UNCOMMITTED,
+    TransactionalClient,
+    TransactionalConfluent,
+)
 from tests.processes import KorvetProcess
 
 
@@ -121,8 +129,52 @@ def test_second_producer_of_an_id_fences_the_first(
 
 
 def test_many_short_transactions(producer: TransactionalClient, topic: str) -> None:
-    for number in range(30):
+    for number in range(12):
         producer.transact(topic, b"%d" % number, commit=number % 3 > 0)
 
-    expected = [b"%d" % number for number in range(30) if number % 3]
+    expected = [b"%d" % number for number in range(12) if number % 3]
     assert expected == eventually(producer, topic, len(expected))
+
+
+def test_consumed_records_are_transformed_exactly_once(broker: KorvetProcess, topic: str) -> None:
+    """A member of a group commits its offsets in transactions, of which every second one is aborted and repeated."""
+    servers = broker.bootstrap_servers
+    plain = Confluent(servers)
+    plain.create_topic(topic, partitions=2)
+    plain.produce(topic, [Record(value=b"%d" % number) for number in range(20)])
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": topic,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": COMMITTED,
+        }
+    )
+    consumer.subscribe([topic])
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": topic, "linger.ms": 0})
+    producer.init_transactions(LIMIT_S)
+    transformed = 0
+    for attempt in count():
+        messages: list[Message] = []
+        while len(messages) < 4 and (message := consumer.poll(LIMIT_S)) is not None:
+            if message.partition() == 0:
+                messages.append(message)
+        producer.begin_transaction()
+        for message in messages:
+            producer.produce(topic, b"out-" + (message.value() or b""), partition=1)
+        end = TopicPartition(topic, 0, (messages[-1].offset() or 0) + 1)
+        producer.send_offsets_to_transaction([end], consumer.consumer_group_metadata(), LIMIT_S)
+        if attempt % 2:
+            producer.commit_transaction(LIMIT_S)
+            transformed += len(messages)
+            if transformed == 20:
+                break
+        else:
+            producer.abort_transaction(LIMIT_S)
+            consumer.seek(TopicPartition(topic, 0, messages[0].offset() or 0))
+    consumer.close()
+
+    with TransactionalConfluent(servers, f"{topic}-reader") as reader:
+        assert [b"out-%d" % number for number in range(20)] == eventually(reader, topic, 20, partition=1)
+    assert (plain.bounds(topic)[1], "") == plain.committed(topic, topic)

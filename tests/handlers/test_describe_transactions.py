@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from korvet.broker.authorization import Authorization
 from korvet.broker.broker import Broker
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.describe_transactions import (
@@ -11,6 +12,9 @@ from korvet.protocol.messages.describe_transactions import (
     DescribeTransactionsResponse,
     TransactionState,
 )
+from korvet.security.acl_store import AclStore
+from korvet.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from korvet.security.authorizer import StandardAuthorizer
 from korvet.storage.interface import TopicPartition
 from tests.handlers.support import NOW_MS, T0, Shim, ask, away, create, new_broker
 from tests.handlers.transactional import TransactionalProducer, coordinating
@@ -69,6 +73,26 @@ async def test_each_id_has_its_own_result(broker: Broker) -> None:
         ("", ErrorCode.INVALID_REQUEST),
         ("x", ErrorCode.NONE),
     ] == [(each.transactional_id, each.error_code) for each in found]
+
+
+async def test_topics_that_the_client_may_not_describe_are_left_out(broker: Broker) -> None:
+    producer = TransactionalProducer(broker)
+    await producer.init()
+    for tp in (T0, TopicPartition("s", 0)):
+        await producer.send(b"a", tp=tp)
+    authorizer = StandardAuthorizer()
+    broker.authorization = Authorization(authorizer, AclStore(broker._storage, lambda _: None))
+    allowed = (ResourceType.TRANSACTIONAL_ID, "x"), (ResourceType.TOPIC, "s")
+    authorizer.acls_changed(
+        [
+            Acl(kind, PatternType.LITERAL, name, "User:ANONYMOUS", "*", Operation.DESCRIBE, Permission.ALLOW)
+            for kind, name in allowed
+        ]
+    )
+
+    (found,) = await describe(broker, "x")
+
+    assert [("s", [0])] == [(each.topic, each.partitions) for each in found.topics]
 
 
 async def test_unreachable_storage_is_a_retriable_error(broker: Broker) -> None:

@@ -440,6 +440,26 @@ async def test_partition_that_was_not_added_is_refused_alone(
     assert 0 == (await fetched(coordinated, T1)).high_watermark
 
 
+async def test_many_partitions_that_were_not_added_cost_no_read_each(broker: Broker) -> None:
+    loads: list[object] = []
+
+    async def load(kind: str, key: str) -> object:
+        loads.append(key)
+        return await storage.load(kind, key)
+
+    async with coordinating(broker):
+        await create(broker, partitions=100)
+        producer = await initialized(broker, 1)
+        tps = [TopicPartition("t", number) for number in range(100)]
+        await producer.add(*tps[::2])
+        storage = broker._storage
+        broker.transactions.storage = Shim(storage, load=load)
+        errors = await errors_of(producer, *tps)
+
+    assert [ErrorCode.NONE, ErrorCode.TRANSACTION_ABORTABLE] * 50 == errors
+    assert len(loads) <= 3
+
+
 async def test_twelfth_version_adds_the_partitions(coordinated: Broker) -> None:
     producer = await initialized(coordinated)
 
