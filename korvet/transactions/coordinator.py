@@ -135,10 +135,10 @@ class TransactionCoordinator:
         NotCoordinator, CoordinatorNotAvailable, ProducerFenced, and ConcurrentTransactions while a transaction ends: an
         open one is aborted.
         """
-        self.routing.check(transactional_id)
         longest = self.config.transaction_max_timeout_ms
         if not 0 < timeout_ms <= longest:
             raise InvalidTransactionTimeout(f"transaction timeouts are from 1 to {longest} ms here")
+        self.routing.check(transactional_id)
         self._check_versions()
         decision = await self._decide(transactional_id, Init(timeout_ms=timeout_ms, expected=expected))
         return decision.producer_id, decision.producer_epoch
