@@ -16,6 +16,7 @@ from korvet.broker.broker import Broker, coordinator_error
 from korvet.broker.context import RequestContext
 from korvet.broker.transactional import check_transactional_id
 from korvet.concurrency.tasks import in_parallel
+from korvet.protocol.codec import element_writer
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -23,17 +24,22 @@ from korvet.protocol.messages.describe_transactions import (
     TopicData,
     TransactionState,
 )
+from korvet.protocol.repetitions import repeated
 from korvet.security.acls import Operation, ResourceType
 from korvet.transactions.document import Transaction
+
+# A large transaction takes some ten milliseconds.
+IDS_AT_ONCE = 10
 
 
 async def handle(
     broker: Broker, request: DescribeTransactionsRequest, context: RequestContext
 ) -> DescribeTransactionsResponse:
-    describe = partial(_described, broker, context)
-    return DescribeTransactionsResponse(
-        transaction_states=await in_parallel(describe, request.transactional_ids)
-    )
+    ids = list(dict.fromkeys(request.transactional_ids))
+    states = await in_parallel(partial(_described, broker, context), ids, at_once=IDS_AT_ONCE)
+    write = element_writer(DescribeTransactionsResponse, TransactionState, context.version)
+    by_id = dict(zip(ids, states, strict=True))
+    return DescribeTransactionsResponse(transaction_states=repeated(request.transactional_ids, by_id, write))
 
 
 async def _described(broker: Broker, context: RequestContext, transactional_id: str) -> TransactionState:

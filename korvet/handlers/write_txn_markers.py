@@ -3,7 +3,7 @@
 Behaviour: end the open transaction of a producer in partitions, by a control batch in each. The broker's own
 coordinator does not use this API: administrators abort hanging transactions by it. ALTER or CLUSTER_ACTION on the
 cluster is required. A marker is also written if no transaction is open there, as in Kafka. Markers are written in the
-order of the request, those of one entry together. The response has one entry for each producer id with partitions.
+order of the request. The response has one entry for each producer id with partitions.
 
 Versions: v2 has the transaction version (KIP-1228). From 2 on, the marker's epoch must be above the producer's, unless
 no transaction is open.
@@ -13,6 +13,8 @@ TRANSACTION_COORDINATOR_FENCED below the coordinator epoch of the producer's las
 """
 
 from __future__ import annotations
+
+from itertools import islice
 
 from korvet.broker.broker import Broker, partition_of
 from korvet.broker.context import RequestContext
@@ -31,6 +33,8 @@ from korvet.storage.interface import Marker, Topic, TopicPartition, TransactionR
 
 # Kafka's default of `request.timeout.ms`.
 TIMEOUT_S = 30.0
+# Markers that storage writes in one call, which takes some ten milliseconds.
+MARKERS_AT_ONCE = 500
 RAISED_EPOCH_VERSION = 2  # the transaction version whose markers have a raised epoch
 
 Outcomes = dict[TopicPartition, ErrorCode]
@@ -83,10 +87,12 @@ async def _write(broker: Broker, marker: WritableTxnMarker) -> Outcomes:
             except KafkaError as error:
                 outcomes[TopicPartition(asked.name, index)] = error.error_code
             await time_slices.next()
-    if markers:
-        results = await broker.log.write_markers(markers, timeout_s=TIMEOUT_S)
+    left = iter(markers.items())
+    while part := dict(islice(left, MARKERS_AT_ONCE)):
+        results = await broker.log.write_markers(part, timeout_s=TIMEOUT_S)
         for tp, result in results.items():
             outcomes[tp] = result.error_code if isinstance(result, KafkaError) else ErrorCode.NONE
+        await time_slices.next()
     return outcomes
 
 

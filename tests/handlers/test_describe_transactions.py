@@ -6,6 +6,7 @@ import pytest
 
 from korvet.broker.authorization import Authorization
 from korvet.broker.broker import Broker
+from korvet.protocol.codec import decode
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -18,6 +19,7 @@ from korvet.security.authorizer import StandardAuthorizer
 from korvet.storage.interface import TopicPartition
 from tests.handlers.support import NOW_MS, T0, Shim, ask, away, create, new_broker
 from tests.handlers.transactional import TransactionalProducer, coordinating
+from tests.protocol.samples import encoded
 
 
 @pytest.fixture
@@ -29,8 +31,9 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 async def describe(broker: Broker, *ids: str) -> list[TransactionState]:
-    response = await ask(broker, 65, 0, DescribeTransactionsRequest(transactional_ids=list(ids)))
-    assert isinstance(response, DescribeTransactionsResponse)
+    """Return the states as a client reads them, since those of repeated ids are encoded already."""
+    handled = await ask(broker, 65, 0, DescribeTransactionsRequest(transactional_ids=list(ids)))
+    response, _ = decode(DescribeTransactionsResponse, 0, memoryview(encoded(handled, 0)))
     states: list[TransactionState] = response.transaction_states
     return states
 

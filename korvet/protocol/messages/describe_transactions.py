@@ -31,4 +31,4 @@ class TransactionState:
 @message(key=65, versions="0", flexible="0+")
 class DescribeTransactionsResponse:
     throttle_time_ms: int = int32(default=0)
-    transaction_states: list[TransactionState] = array(TransactionState)
+    transaction_states: list[TransactionState] = array(TransactionState, encodable=True)
