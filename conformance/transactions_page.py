@@ -1,0 +1,68 @@
+"""The Java program of docs/transactions.md, as a reader compiles it: both records are committed on every broker."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from conformance.apache_kafka import POM, jars
+from conformance.part import RUN_LIMIT_S, Result, Target, command, program
+
+PAGE = Path(__file__).parents[1] / "docs/transactions.md"
+EXAMPLE = re.compile(r"^```java\n(.*?)^```", re.MULTILINE | re.DOTALL)
+CHECK = "the Java program of docs/transactions.md commits both records"
+WANTED = {("debits", b"alice", b"10"), ("credits", b"bob", b"10")}
+
+
+def run(targets: Sequence[Target]) -> Iterator[Result]:
+    """Compile and run the program once for every broker, whose address takes the place of the page's."""
+    compiler = program("javac", "the page's Java program needs a JDK, 17 or newer")
+    java = program("java", "the page's Java program needs Java 17 or newer")
+    (source,) = EXAMPLE.findall(PAGE.read_text(encoding="utf-8"))
+    libraries = jars(POM)
+    for target in targets:
+        with tempfile.TemporaryDirectory(prefix="korvet-page-") as folder:
+            file = Path(folder) / "Transfer.java"
+            file.write_text(source.replace("localhost:9092", target.bootstrap_servers))
+            command(compiler, "-nowarn", "-d", folder, "-cp", f"{libraries}/*", file)
+            done = subprocess.run(
+                [java, "-cp", f"{folder}:{libraries}/*", "Transfer"],
+                capture_output=True,
+                text=True,
+                timeout=RUN_LIMIT_S,
+                check=False,
+            )
+        fault = f"it ended with {done.returncode}: {done.stderr[-2000:]}" if done.returncode else ""
+        found = committed(target)
+        yield Result(CHECK, target.name, fault or ("" if found == WANTED else f"the topics have {found}"))
+
+
+def committed(target: Target) -> set[tuple[str, bytes, bytes]]:
+    """Return topic, key and value of the committed records of both topics."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": target.bootstrap_servers,
+            "group.id": "unused",
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+        }
+    )
+    topics = {topic for topic, _, _ in WANTED}
+    consumer.assign([TopicPartition(topic, 0, 0) for topic in topics])
+    found: set[tuple[str, bytes, bytes]] = set()
+    try:
+        while topics:
+            for message in consumer.consume(10, 10.0):
+                if (error := message.error()) is None:
+                    found.add((message.topic() or "", message.key() or b"", message.value() or b""))
+                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  its public name
+                    topics.discard(message.topic() or "")
+    finally:
+        consumer.close()
+    return found
