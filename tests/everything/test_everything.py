@@ -25,6 +25,10 @@ KEYS = 20
 LIMIT_S = 90.0  # of a wait, on a machine that has much else to do
 #: Number of records by size: with each codec 2.6 MB, in batches of one record and of thousands.
 LOAD = {1: 2_000, 200: 2_000, 1_000: 500, 20_000: 20, 1_000_000: 1}
+# Transactions that are committed, the records of each, and their values.
+TRANSACTIONS = 4
+MOVED = 1_000
+COMMITTED: Counter[bytes | None] = Counter({b"%d" % value: TRANSACTIONS * MOVED // 10 for value in range(10)})
 TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 # The identity of a record: its codec and size.
 Kind = tuple[str, int]
@@ -139,6 +143,14 @@ def test_everything_works_together(broker: BrokerWithEverything, authority: Auth
         archived(broker.bootstrap_servers, "orders", broker.lake)
         assert keys == Counter(row.key for row in rows_of(broker.lake / "orders"))
 
+    transact(broker, **({"remote_storage_enable": "true"} if is_embedded else {}))
+    until(lambda: broker.metric("korvet_transactions_ended_total", result="commit") == TRANSACTIONS)
+    assert 1 == broker.metric("korvet_transactions_ended_total", result="abort")
+    assert COMMITTED == committed_values(broker, "moved")
+    if is_embedded:
+        archived(broker.bootstrap_servers, "moved", broker.lake)
+        assert COMMITTED == Counter(row.value for row in rows_of(broker.lake / "moved"))
+
     produce_keys(broker)
     until(lambda: broker.metric("korvet_compaction_removed_bytes_total") > 0)
     assert {f"k/{key}": b"v4" for key in range(KEYS)} == latest_values(broker)
@@ -152,7 +164,49 @@ def test_everything_works_together(broker: BrokerWithEverything, authority: Auth
     assert [] == [line for line in broker.log if "Traceback" in line or " ERROR " in line]
 
     assert 0 == broker.stop()
-    assert {"Produce", "Fetch", "JoinGroup", "OffsetCommit"} <= {*broker.receiver.names}
+    assert {"Produce", "Fetch", "JoinGroup", "OffsetCommit", "EndTxn", "TxnOffsetCommit"} <= {
+        *broker.receiver.names
+    }
+
+
+def transact(broker: BrokerWithEverything, **settings: str) -> None:
+    """Commit records and offsets in transactions, and abort one of them before the last."""
+    create(broker, "moved", 2, **settings)
+    consumer = Consumer({**broker.librdkafka, "group.id": "movers", "enable.auto.commit": False})
+    producer = Producer({**broker.librdkafka, "transactional.id": "mover", "linger.ms": 20})
+    producer.init_transactions(LIMIT_S)
+    for number in range(TRANSACTIONS + 1):
+        is_aborted = number == TRANSACTIONS - 1
+        producer.begin_transaction()
+        for each in range(MOVED):
+            producer.produce("moved", b"aborted" if is_aborted else b"%d" % (each % 10), partition=each % 2)
+        offsets = [TopicPartition("orders", 0, number)]
+        producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), LIMIT_S)
+        if is_aborted:
+            producer.abort_transaction(LIMIT_S)
+        else:
+            producer.commit_transaction(LIMIT_S)
+    (committed,) = consumer.committed([TopicPartition("orders", 0)], LIMIT_S)
+    assert TRANSACTIONS == committed.offset
+    consumer.close()
+
+
+def committed_values(broker: BrokerWithEverything, topic: str) -> Counter[bytes | None]:
+    """Return the committed values of a topic, up to its end."""
+    settings = {"group.id": "unused", "isolation.level": "read_committed", "enable.partition.eof": True}
+    consumer = Consumer({**broker.librdkafka, **settings})
+    consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(2)])
+    found: Counter[bytes | None] = Counter()
+    ends = 0
+    deadline = time.monotonic() + LIMIT_S
+    while ends < 2 and time.monotonic() < deadline:
+        for message in consumer.consume(1_000, 1.0):
+            if message.error() is None:
+                found[message.value()] += 1
+            else:
+                ends += 1
+    consumer.close()
+    return found
 
 
 def produce_keys(broker: BrokerWithEverything) -> None:
