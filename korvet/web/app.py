@@ -30,6 +30,7 @@ from korvet.web.pages import (
     records,
     topic_actions,
     topics,
+    transactions,
 )
 from korvet.web.pages.actions import FormOf, PlanOf, asking, executing
 from korvet.web.site import Site
@@ -114,6 +115,8 @@ def routes(site: Site) -> list[Route]:
         Route("/group/reset", page(groups.preview), methods=["GET"]),
         Route("/group/reset", page(groups.execute), methods=["POST"]),
         *action("/group/delete", topic_actions.delete_a_group),
+        Route("/transactions", page(transactions.transactions)),
+        Route("/transaction", page(transactions.transaction)),
         Route("/brokers", page(cluster.brokers)),
         Route("/brokers/figures.json", page(cluster.figures_json)),
         Route("/brokers/{node_id:int}", page(cluster.broker)),

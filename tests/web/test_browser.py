@@ -40,6 +40,7 @@ PATHS = (
     "/topics/orders/live",
     "/topics/orders/produce",
     "/groups",
+    "/transactions",
     "/group?id=billing",
     "/group/reset?id=billing&to=earliest",
     "/brokers",

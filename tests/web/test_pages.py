@@ -16,6 +16,13 @@ from korvet.config import Config
 from korvet.metrics.gather import Gatherer
 from korvet.metrics.page import page as metrics_page
 from korvet.metrics.recorder import Recorder
+from korvet.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from korvet.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tests.web.asgi import Browser
 from tests.web.conftest import NewPage
 
@@ -153,6 +160,40 @@ async def test_records_are_downloaded_as_json_lines(browser: Browser, client: Cl
     ] == found.text.splitlines()
 
 
+async def test_transactions_are_listed_filtered_and_described(browser: Browser, client: Client) -> None:
+    assert "There are no transactional ids yet." in (await browser.get("/transactions")).text
+    await client.create_topic("t", partitions=2)
+    producer = await client.retrying(lambda: initialized(client, EVIL))
+    await initialized(client, "idle")
+    adding = AddPartitionsToTxnTransaction(
+        transactional_id=EVIL,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        topics=[AddPartitionsToTxnTopic(name="t", partitions=[1])],
+    )
+    added = await client.request(AddPartitionsToTxnRequest(transactions=[adding]), AddPartitionsToTxnResponse)
+    assert 0 == added.error_code
+
+    text = (await browser.get("/transactions")).text.replace("&#34;", "&quot;")
+    assert (1, 1) == (text.count(html.escape(EVIL)), text.count(">idle<"))
+    assert ">idle<" not in (await browser.get("/transactions?state=Ongoing")).text
+    assert "No transactional id matches." in (await browser.get("/transactions?q=nobody")).text
+    text = (await browser.get(f"/transaction?id={quote(EVIL)}")).text
+    assert "<dd>Ongoing</dd>" in text
+    assert re.search(r"<dd>\d+\.\d s</dd>", text)
+    assert re.search(r'data-row>t</a></th><td class="number">1</td>', text)
+    assert "No transaction is open." in (await browser.get("/transaction?id=idle")).text
+    assert 400 == (await browser.get("/transaction")).status
+    assert 404 == (await browser.get("/transaction?id=nobody")).status
+
+
+async def initialized(client: Client, transactional_id: str) -> InitProducerIdResponse:
+    request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
+    answer = await client.request(request, InitProducerIdResponse)
+    assert 0 == answer.error_code
+    return answer
+
+
 async def test_a_group_has_lag_and_a_reset_with_preview(new_page: NewPage, client: Client) -> None:
     browser = new_page(write=True)
     tp = TopicPartition("t", 0)
@@ -238,7 +279,9 @@ async def test_the_live_view_sends_new_records(
     assert '"value": "<script>' in answers[0].text
 
 
-@pytest.mark.parametrize("path", ["/brokers", "/brokers/1", "/access", "/groups", "/static/page.css"])
+@pytest.mark.parametrize(
+    "path", ["/brokers", "/brokers/1", "/access", "/groups", "/transactions", "/static/page.css"]
+)
 async def test_other_pages_answer(browser: Browser, path: str) -> None:
     assert 200 == (await browser.get(path)).status
 

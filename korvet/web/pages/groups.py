@@ -129,9 +129,9 @@ def _target(fields: Mapping[str, str]) -> Target:
             return Target(kind)
 
 
-def id_of(fields: Mapping[str, str]) -> str:
-    """Return the id of the group that a query or a form names. Raises BadInput."""
+def id_of(fields: Mapping[str, str], what: str = "a group") -> str:
+    """Return the id that a query or a form names. Raises BadInput."""
     group_id = fields.get("id", "")
     if not group_id or len(group_id) > LONGEST_ID:
-        raise BadInput("id is missing or too long; accepted: the id of a group.")
+        raise BadInput(f"id is missing or too long; accepted: the id of {what}.")
     return group_id
