@@ -76,6 +76,8 @@ PRODUCED_P50 = lower("one record acknowledged, p50", "us")
 PRODUCED_P99 = lower("one record acknowledged, p99", "us")
 DELIVERED_P50 = lower("produced to consumed, p50", "us")
 DELIVERED_P99 = lower("produced to consumed, p99", "us")
+TRANSACTIONS = Case("transactions of 100 records in 3 partitions", "transactions/s")
+TRANSACTION_P50 = lower("transaction of one record, p50", "us")
 REQUESTS = Case("100 connections, one record a request", "requests/s")
 REQUEST_P99 = lower("100 connections, one record a request, p99", "us")
 COLD_P50 = lower("1,000 archived records fetched, p50", "ms")
@@ -105,6 +107,9 @@ def goals() -> dict[tuple[Case, str], tuple[Goal, ...]]:
     for system in (BATCH, RECORD):
         found[PRODUCED_P50, system] = found[DELIVERED_P50, system] = (Goal(1.5, KAFKA),)
         found[DELIVERED_P99, system] = (Goal(1.0, KAFKA),)
+    found[TRANSACTIONS, MEMORY] = (Goal(0.7, KAFKA),)
+    found[TRANSACTIONS, BATCH] = (Goal(0.4, KAFKA),)
+    found[TRANSACTION_P50, MEMORY] = (Goal(1.5, KAFKA),)
     for system in (MEMORY, BATCH, RECORD):
         found[REQUESTS, system] = (Goal(0.6, KAFKA),)
         found[COLD_P50, system] = (Goal(5.0),)

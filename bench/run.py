@@ -18,7 +18,7 @@ from typing import Protocol
 import redis
 from attrs import define, evolve, field
 
-from bench import cold, connections, floor, latency, rdkafka, times, tls, wire
+from bench import cold, connections, floor, latency, rdkafka, times, tls, transactions, wire
 from bench.cases import (
     BATCH,
     BROKERS,
@@ -49,6 +49,8 @@ from bench.cases import (
     SHORT_LOADS,
     START,
     TLS_LOAD,
+    TRANSACTION_P50,
+    TRANSACTIONS,
     TWO,
     Load,
 )
@@ -65,9 +67,10 @@ CONNECTIONS_PARTITIONS = 12
 # Runs of a load on Kafka before it counts: Java compiles code that runs often.
 WARM_UPS = 2
 
-SECTIONS = ("throughput", "java", "latency", "connections", "cold", "start", "tls", "times")
-WITH_ALL_RUNNING = {"throughput", "java", "latency", "connections", "times"}
-SHORT_SECTIONS = ("throughput", "latency", "connections", "cold", "start", "tls")
+SECTIONS = ("throughput", "java", "latency", "transactions", "connections", "cold", "start", "tls", "times")
+WITH_ALL_RUNNING = {"throughput", "java", "latency", "transactions", "connections", "times"}
+SHORT_SECTIONS = ("throughput", "latency", "transactions", "connections", "cold", "start", "tls")
+TRANSACTION_PARTITIONS = 3
 
 
 class Client(Protocol):
@@ -230,6 +233,16 @@ def latencies(bench: Bench, repetitions: int, number: int) -> None:
         bench.results.add(DELIVERED_P99, system, delivered.p99_us)
 
 
+def in_transactions(bench: Bench, count: int, number: int) -> None:
+    """Measure one round of transactions."""
+    for system in bench.in_turn(number):
+        port = bench.brokers[system].port
+        with bench.topic(system, partitions=TRANSACTION_PARTITIONS) as topic:
+            rate = transactions.rate(port, topic, partitions=TRANSACTION_PARTITIONS, count=count)
+            bench.results.add(TRANSACTIONS, system, rate)
+            bench.results.add(TRANSACTION_P50, system, transactions.round_trips_us(port, topic, count))
+
+
 def many_connections(bench: Bench, client: Client, seconds: float, number: int) -> None:
     """Measure one round of many concurrent producers, then consume what they produced."""
     for system in in_turn(list(bench.brokers), number):
@@ -388,6 +401,11 @@ def measure_running(bench: Bench, java: Client, options: argparse.Namespace) -> 
         latencies(quiet, repetitions, 0)
         for number in range(rounds):
             latencies(bench, repetitions, number)
+    if "transactions" in sections:
+        count = 1_000 if options.full else 200
+        in_transactions(quiet, count, 0)
+        for number in range(rounds):
+            in_transactions(bench, count, number)
     if "connections" in sections:
         seconds = 5.0 if options.full else 1.5
         many_connections(quiet, bench.client, seconds, 0)
