@@ -158,7 +158,7 @@ class States:
             return None
         if decision.state is saved.transaction:
             return None
-        return await self._save(transactional_id, decision, saved.version)
+        return await self._save(transactional_id, event, decision, saved.version)
 
     async def _decide(self, transactional_id: str, document: Document | None, event: Event) -> Decision:
         for _ in range(ATTEMPTS):
@@ -171,7 +171,8 @@ class States:
             if saved is not None and decision.state is saved.transaction:
                 return evolve(decision, is_saved=False)
             try:
-                return await self._save(transactional_id, decision, saved.version if saved else 0)
+                version = saved.version if saved else 0
+                return await self._save(transactional_id, event, decision, version)
             except DocumentConflict as conflict:
                 document = conflict.current
         raise ConcurrentTransactions(
@@ -188,12 +189,12 @@ class States:
             fresh_id = await self.allocate()
         return decide(transaction, event, self.clock(), fresh_id=fresh_id)
 
-    async def _save(self, transactional_id: str, decision: Decision, version: int) -> Decision:
+    async def _save(self, transactional_id: str, event: Event, decision: Decision, version: int) -> Decision:
         state = decision.state
         document = (TRANSACTION, transactional_id, written(state))
         try:
-            if state.state is State.PREPARE_COMMIT and state.server:
-                # Records of the transaction may be lost by another incarnation.
+            if isinstance(event, End) and state.state is State.PREPARE_COMMIT and state.server:
+                # Another incarnation may have lost records of the transaction.
                 saved = await self.storage.save_in(state.server, *document, expected_version=version)
             else:
                 saved = await self.storage.save(*document, expected_version=version)

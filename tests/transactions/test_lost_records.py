@@ -113,3 +113,23 @@ async def test_server_that_loses_nothing_commits_after_a_restart(server: RedisSe
         await world.until(State.COMPLETE_COMMIT)
 
         assert [b"a"] == await world.committed(T0)
+
+
+async def test_next_owner_commits_what_was_prepared_before_the_restart(server: RedisServer) -> None:
+    """The decision has survived, and so have the records, which are older."""
+    async with open_redis_storage(server.url) as storage:
+        world = World(storage)
+        await world.create_topic("t")
+        broker, other = world.add_broker(), world.add_broker()
+        producer = Producer(world, broker, broker)
+        await producer.begin()
+        await producer.send(T0, b"a")
+        await producer.end()
+        with server.client() as client:
+            client.execute_command("WAITAOF", 1, 0, 10_000)
+        restart(server)
+        world.give_to(2)
+        async with running(other):
+            await world.until(State.COMPLETE_COMMIT)
+
+        assert [b"a"] == await world.committed(T0)

@@ -146,115 +146,137 @@ end
 -- of one that this call begins has its place in the call instead of an ID. The number -1 of an open one is unknown: it was
 -- rebuilt from its records (see rebuild.lua), and takes the number of the next batch or marker of its producer.
 
-local function is_number(text, most) return text == '-1' or is_within(text, most) end
+-- Functions about transactions, made by the first batch of a call that needs them: it takes some 10 us.
+local tx
+local function new_tx()
+  local function is_number(text, most) return text == '-1' or is_within(text, most) end
 
-local function is_entry_id(text)
-  local ms, seq = match(text, '^(%d+)%-(%d+)$')
-  return ms and #ms <= 16 and #seq <= 16
-end
+  local function is_entry_id(text)
+    local ms, seq = match(text, '^(%d+)%-(%d+)$')
+    return ms and #ms <= 16 and #seq <= 16
+  end
 
-local transactions = {}
-local changes = {} -- of $open, in the order of the log: a transaction's begin, or its end
+  local transactions = {}
+  local changes = {} -- of $open, in the order of the log: a transaction's begin, or its end
 
-local function transaction_of(producer_id)
-  local transaction = transactions[producer_id]
-  if transaction then return transaction end
-  transaction = {}
-  local stored = call('HGET', transactions_key, producer_id)
-  if stored then
-    local number, epoch, coordinator, result, first, time = match(stored, '^(%-?%d+) (%-?%d+) (%-?%d+) (%a+) (%S+) (%d+)$')
-    local is_whole = number and is_number(number, 9007199254740991) and is_number(epoch, 32767)
-      and is_number(coordinator, 2147483647)
-      and (result == 'open' and is_entry_id(first) or (result == 'commit' or result == 'abort'))
-    if not is_whole then
-      damaged = damaged + 1
-    elseif result == 'open' or now - tonumber(time) < expiration_ms then
-      transaction = {number = tonumber(number), epoch = tonumber(epoch), coordinator = tonumber(coordinator),
-        result = result, first = first}
+  local function transaction_of(producer_id)
+    local transaction = transactions[producer_id]
+    if transaction then return transaction end
+    transaction = {}
+    local stored = call('HGET', transactions_key, producer_id)
+    if stored then
+      local number, epoch, coordinator, result, first, time = match(stored, '^(%-?%d+) (%-?%d+) (%-?%d+) (%a+) (%S+) (%d+)$')
+      local is_whole = number and is_number(number, 9007199254740991) and is_number(epoch, 32767)
+        and is_number(coordinator, 2147483647)
+        and (result == 'open' and is_entry_id(first) or (result == 'commit' or result == 'abort'))
+      if not is_whole then
+        damaged = damaged + 1
+      elseif result == 'open' or now - tonumber(time) < expiration_ms then
+        transaction = {number = tonumber(number), epoch = tonumber(epoch), coordinator = tonumber(coordinator),
+          result = result, first = first}
+      end
+    else
+      transaction.is_new = true
     end
-  else
-    transaction.is_new = true
+    transactions[producer_id] = transaction
+    return transaction
   end
-  transactions[producer_id] = transaction
-  return transaction
-end
 
-local function has_passed(transaction, number)
-  return transaction.number and (transaction.number > number or transaction.number == number and transaction.result ~= 'open')
-end
-
--- Return nothing, or the code and the details of the reason why the batch is not appended.
-local function check_transaction(producer_id, epoch, first, version, number)
-  local last = transaction_of(producer_id)
-  if last.number then
-    if epoch < last.epoch then return 'epoch', last.epoch end
-    if last.result == 'open' and (last.number == number or last.number < 0) then return end
-    if has_passed(last, number) then return 'ended', 'number' end
-    if last.result == 'open' then return 'behind', last.number end
+  local function has_passed(transaction, number)
+    return transaction.number and (transaction.number > number or transaction.number == number and transaction.result ~= 'open')
   end
-  if version >= 2 and first ~= 0 then return 'sequence', 0 end
-end
 
-local function begin_transaction(producer_id, epoch, number, place)
-  local last = transactions[producer_id]
-  if last.result == 'open' then
-    if last.epoch ~= epoch or last.number ~= number then
-      last.epoch, last.number, last.is_changed = epoch, number, true
+  -- Return nothing, or the code and the details of the reason why the batch is not appended.
+  local function check_transaction(producer_id, epoch, first, version, number)
+    local last = transaction_of(producer_id)
+    if last.number then
+      if epoch < last.epoch then return 'epoch', last.epoch end
+      if last.result == 'open' and (last.number == number or last.number < 0) then return end
+      if has_passed(last, number) then return 'ended', 'number' end
+      if last.result == 'open' then return 'behind', last.number end
     end
-    return
+    if version >= 2 and first ~= 0 then return 'sequence', 0 end
   end
-  transactions[producer_id] = {number = number, epoch = epoch, coordinator = last.coordinator or -1, result = 'open',
-    place = place, is_new = last.is_new, is_changed = true}
-  changes[#changes + 1] = transactions[producer_id]
-  changes[#changes].producer_id = producer_id
-end
 
-local function check_marker(producer, producer_id, epoch, version, number, coordinator)
-  local last = transaction_of(producer_id)
-  if number >= 0 and has_passed(last, number) then return 'ended', last.result end
-  local known, is_open = math.max(producer.epoch or -1, last.epoch or -1), last.result == 'open'
-  local needs_higher_epoch = is_open and number < 0 and version >= 2
-  if epoch < known + (needs_higher_epoch and 1 or 0) then return 'epoch', known end
-  if last.coordinator and coordinator < last.coordinator then return 'coordinator', last.coordinator end
-  if is_open and number >= 0 and last.number >= 0 and number ~= last.number then return 'behind', last.number end
-end
-
-local function end_transaction(producer, producer_id, epoch, version, number, coordinator, result, place)
-  local last = transactions[producer_id]
-  local ended = {number = number, epoch = epoch, coordinator = coordinator, result = result, first = '-',
-    marker = place, is_new = last.is_new, is_changed = true, producer_id = producer_id}
-  if number < 0 and last.number then ended.number = last.number end
-  if last.result == 'open' then ended.opened = last end
-  transactions[producer_id] = ended
-  changes[#changes + 1] = ended
-  -- A producer of version 1 that was forgotten goes on with any sequence.
-  local is_raised = version >= 2 or producer.is_new and not is_forgotten(producer_id)
-  if producer.epoch then is_raised = epoch > producer.epoch end
-  if is_raised then
-    producer.epoch, producer.batches, producer.is_changed = epoch, {}, true
-  end
-end
-
--- As failed_sequences.py: after a batch that its producer sends again, later ones of this call must not overtake it, and
--- get the same code.
-
-local function is_sequence_later(sequence, other)
-  local distance = (sequence - other) % 2147483648
-  return distance > 0 and distance < 1073741824
-end
-
-local function is_behind_failed(producer, epoch, first)
-  local failed = producer.failed
-  if epoch < failed.epoch then return false end
-  if epoch == failed.epoch then
-    if is_sequence_later(first, failed.last) then
-      failed.last = first
-      return true
+  local function begin_transaction(producer_id, epoch, number, place)
+    local last = transactions[producer_id]
+    if last.result == 'open' then
+      if last.epoch ~= epoch or last.number ~= number then
+        last.epoch, last.number, last.is_changed = epoch, number, true
+      end
+      return
     end
-    if is_sequence_later(failed.first, first) then return false end
+    transactions[producer_id] = {number = number, epoch = epoch, coordinator = last.coordinator or -1, result = 'open',
+      place = place, is_new = last.is_new, is_changed = true}
+    changes[#changes + 1] = transactions[producer_id]
+    changes[#changes].producer_id = producer_id
   end
-  producer.failed = nil
-  return false
+
+  local function check_marker(producer, producer_id, epoch, version, number, coordinator)
+    local last = transaction_of(producer_id)
+    if number >= 0 and has_passed(last, number) then return 'ended', last.result end
+    local known, is_open = math.max(producer.epoch or -1, last.epoch or -1), last.result == 'open'
+    local needs_higher_epoch = is_open and number < 0 and version >= 2
+    if epoch < known + (needs_higher_epoch and 1 or 0) then return 'epoch', known end
+    if last.coordinator and coordinator < last.coordinator then return 'coordinator', last.coordinator end
+    if is_open and number >= 0 and last.number >= 0 and number ~= last.number then return 'behind', last.number end
+  end
+
+  local function end_transaction(producer, producer_id, epoch, version, number, coordinator, result, place)
+    local last = transactions[producer_id]
+    local ended = {number = number, epoch = epoch, coordinator = coordinator, result = result, first = '-',
+      marker = place, is_new = last.is_new, is_changed = true, producer_id = producer_id}
+    if number < 0 and last.number then ended.number = last.number end
+    if last.result == 'open' then ended.opened = last end
+    transactions[producer_id] = ended
+    changes[#changes + 1] = ended
+    -- A producer of version 1 that was forgotten goes on with any sequence.
+    local is_raised = version >= 2 or producer.is_new and not is_forgotten(producer_id)
+    if producer.epoch then is_raised = epoch > producer.epoch end
+    if is_raised then
+      producer.epoch, producer.batches, producer.is_changed = epoch, {}, true
+    end
+  end
+
+  -- As failed_sequences.py: after a batch that its producer sends again, later ones of this call must not overtake it, and
+  -- get the same code.
+
+  local function is_sequence_later(sequence, other)
+    local distance = (sequence - other) % 2147483648
+    return distance > 0 and distance < 1073741824
+  end
+
+  local function is_behind_failed(producer, epoch, first)
+    local failed = producer.failed
+    if epoch < failed.epoch then return false end
+    if epoch == failed.epoch then
+      if is_sequence_later(first, failed.last) then
+        failed.last = first
+        return true
+      end
+      if is_sequence_later(failed.first, first) then return false end
+    end
+    producer.failed = nil
+    return false
+  end
+
+  -- Return the fields of a marker's entry.
+  local function marker_fields(batch, data, text_of_now)
+    local coordinator, result, whole = ARGV[data], ARGV[data + 1], ARGV[data + 2]
+    if layout == 'batch' then
+      if is_log_append_time then return {'$batch', whole, '$time', text_of_now, '$control', result} end
+      return {'$batch', whole, '$control', result}
+    end
+    local time = is_log_append_time and text_of_now or ARGV[batch.at + 6]
+    local fields = {'$control', result, 'timestamp', time, '$coordinator', coordinator}
+    if is_log_append_time then fields[#fields + 1], fields[#fields + 2] = '$timestamp.type', '1' end
+    fields[#fields + 1], fields[#fields + 2] = '$producer', ARGV[batch.at] .. ':' .. ARGV[batch.at + 1]
+    return fields
+  end
+
+  return {transactions = transactions, changes = changes, transaction_of = transaction_of,
+    check = check_transaction, begin = begin_transaction, check_marker = check_marker, finish = end_transaction,
+    is_behind_failed = is_behind_failed, marker_fields = marker_fields}
 end
 
 -- First check all batches.
@@ -272,26 +294,29 @@ for i = 1, tonumber(ARGV[14]) do
     if ARGV[at + 10] ~= '' then
       version, number = match(ARGV[at + 10], '^(%d+):(%-?%d+)$')
       version, number = tonumber(version), tonumber(number)
+      tx = tx or new_tx()
     end
     if ARGV[at + 5] == 'marker' then
       local data = at + 11 + 3 * pieces
       local coordinator = tonumber(ARGV[data])
-      why, details = check_marker(producer, producer_id, epoch, version, number, coordinator)
+      why, details = tx.check_marker(producer, producer_id, epoch, version, number, coordinator)
       if not why then
-        end_transaction(producer, producer_id, epoch, version, number, coordinator, ARGV[data + 1], total)
+        tx.finish(producer, producer_id, epoch, version, number, coordinator, ARGV[data + 1], total)
       end
-    elseif producer.failed and is_behind_failed(producer, epoch, first) then
+    elseif producer.failed and tx.is_behind_failed(producer, epoch, first) then
       why, details = producer.failed.why, producer.failed.details
     else
       why, details = check_producer(producer, producer_id, epoch, first, last)
       if not why and number then
-        why, details = check_transaction(producer_id, epoch, first, version, number)
-        if not why then begin_transaction(producer_id, epoch, number, total) end
+        why, details = tx.check(producer_id, epoch, first, version, number)
+        if not why then tx.begin(producer_id, epoch, number, total) end
         if why == 'ended' or why == 'behind' then
           producer.failed = {epoch = epoch, first = first, last = first, why = why, details = details}
         end
-      elseif not why and (s.unstable ~= '' or #changes > 0) and transaction_of(producer_id).result == 'open' then
-        why, details = 'plain', transactions[producer_id].number
+      elseif not why and (tx or s.unstable ~= '') then
+        tx = tx or new_tx()
+        local transaction = tx.transaction_of(producer_id)
+        if transaction.result == 'open' then why, details = 'plain', transaction.number end
       end
       if not why then remember_batch(producer, epoch, {first = first, last = last, place = total}) end
     end
@@ -419,28 +444,13 @@ local function add_batch(batch, data)
   return is_in(put('XADD', stream, id, '$batch', ARGV[data]))
 end
 
-local function add_marker(batch, data)
-  local id, time = id_of(plus(base_ms, base_seq, batch.place)), ARGV[batch.at + 6]
-  local coordinator, result, whole = ARGV[data], ARGV[data + 1], ARGV[data + 2]
-  if layout == 'batch' then
-    if is_log_append_time then
-      return is_in(put('XADD', stream, id, '$batch', whole, '$time', text_of_now, '$control', result))
-    end
-    return is_in(put('XADD', stream, id, '$batch', whole, '$control', result))
-  end
-  local fields = {'$control', result, 'timestamp', is_log_append_time and text_of_now or time, '$coordinator', coordinator}
-  if is_log_append_time then fields[#fields + 1], fields[#fields + 2] = '$timestamp.type', '1' end
-  local producer = ARGV[batch.at] .. ':' .. ARGV[batch.at + 1]
-  fields[#fields + 1], fields[#fields + 2] = '$producer', producer
-  return is_in(put('XADD', stream, id, unpack(fields)))
-end
-
 local function add_all()
   for _, batch in ipairs(accepted) do
     local shape, data = ARGV[batch.at + 5], batch.at + 11 + 3 * batch.pieces
     local is_added
     if shape == 'marker' then
-      is_added = add_marker(batch, data)
+      local id, fields = id_of(plus(base_ms, base_seq, batch.place)), tx.marker_fields(batch, data, text_of_now)
+      is_added = is_in(put('XADD', stream, id, unpack(fields)))
     elseif shape == 'batch' then
       is_added = add_batch(batch, data)
     elseif shape == 'f' then
@@ -465,7 +475,7 @@ if total > 0 then
   if not choose_base() then return {'exhausted'} end
   -- Try the commands that change $open: if the Redis user lacks a permission, or another client has overwritten a key,
   -- fail here and not after the records.
-  for _, change in ipairs(changes) do
+  for _, change in ipairs(tx and tx.changes or {}) do
     local reply = change.opened and pcall('XDEL', open_key, '0-1') or pcall('XLEN', open_key)
     if type(reply) ~= 'table' and change.opened then reply = pcall('XLEN', aborted_key) end
     if type(reply) == 'table' and reply.err then return reply end
@@ -510,37 +520,40 @@ if not is_expired_in_full then has_more_to_trim = false end
 
 -- Update $open and $aborted in the order of the log.
 
-local function id_at(place) return id_of(plus(base_ms, base_seq, place)) end
+local is_transaction_new = false
+local function store_transactions()
+  local function id_at(place) return id_of(plus(base_ms, base_seq, place)) end
 
-for _, change in ipairs(changes) do
-  local producer_id = change.producer_id
-  if change.place then
-    change.first = id_at(change.place)
-    -- Another client may have written to the stream. The records are added by now, so an error here is ignored.
-    pcall('XADD', open_key, change.first, 'producer', producer_id, 'time', text_of_now)
-  elseif change.opened then
-    change.first = change.opened.first
-    call('XDEL', open_key, change.first)
-    if change.result == 'abort' then
-      local marker = id_at(change.marker)
-      local stable = first_open()
-      if stable == '' then stable = id_of(after(pair_of(marker))) end
-      pcall('XADD', aborted_key, marker, 'producer', producer_id, 'first', change.first, 'stable', stable)
+  for _, change in ipairs(tx.changes) do
+    local producer_id = change.producer_id
+    if change.place then
+      change.first = id_at(change.place)
+      -- Another client may have written to the stream. The records are added by now, so an error here is ignored.
+      pcall('XADD', open_key, change.first, 'producer', producer_id, 'time', text_of_now)
+    elseif change.opened then
+      change.first = change.opened.first
+      call('XDEL', open_key, change.first)
+      if change.result == 'abort' then
+        local marker = id_at(change.marker)
+        local stable = first_open()
+        if stable == '' then stable = id_of(after(pair_of(marker))) end
+        pcall('XADD', aborted_key, marker, 'producer', producer_id, 'first', change.first, 'stable', stable)
+      end
+    end
+  end
+  if #tx.changes > 0 then
+    local unstable = first_open()
+    s.has_other_unstable, s.unstable = unstable ~= s.unstable, unstable
+  end
+  for producer_id, transaction in pairs(tx.transactions) do
+    if transaction.is_changed then
+      call('HSET', transactions_key, producer_id, format('%.0f %d %d %s %s %.0f', transaction.number, transaction.epoch,
+        transaction.coordinator, transaction.result, transaction.first, now))
+      is_transaction_new = is_transaction_new or transaction.is_new
     end
   end
 end
-if #changes > 0 then
-  local unstable = first_open()
-  s.has_other_unstable, s.unstable = unstable ~= s.unstable, unstable
-end
-local is_transaction_new = false
-for producer_id, transaction in pairs(transactions) do
-  if transaction.is_changed then
-    call('HSET', transactions_key, producer_id, format('%.0f %d %d %s %s %.0f', transaction.number, transaction.epoch,
-      transaction.coordinator, transaction.result, transaction.first, now))
-    is_transaction_new = is_transaction_new or transaction.is_new
-  end
-end
+if tx then store_transactions() end
 
 local time_of_batches = is_log_append_time and text_of_now or '-1'
 local is_producer_new = false
