@@ -337,7 +337,7 @@ class Config:
         604_800_000, "time after which a transactional id without an open transaction is removed", at_least=1
     )
     add_partitions_to_txn_retry_backoff_max_ms: int = _ms(
-        100, "time for which a Produce waits for the end of its producer's previous transaction"
+        100, "time for which a request that begins a transaction waits for the end of the previous one"
     )
     group_initial_rebalance_delay_ms: int = _setting(
         integer(at_least=0),

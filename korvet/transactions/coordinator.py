@@ -161,9 +161,9 @@ class TransactionCoordinator:
     ) -> TransactionNumber:
         """Add partitions and groups to the transaction, and begin it if none is open. Return its number.
 
-        With version 2, wait for the end of the previous transaction, at most
-        `add.partitions.to.txn.retry.backoff.max.ms`. Raises InvalidProducerIdMapping, ProducerFenced,
-        ConcurrentTransactions, CoordinatorNotAvailable.
+        Wait for the end of the previous transaction, at most `add.partitions.to.txn.retry.backoff.max.ms`. Kafka does so
+        for version 2 only; clients of version 1 would ask again after 20 ms. Raises InvalidProducerIdMapping,
+        ProducerFenced, ConcurrentTransactions, CoordinatorNotAvailable.
         """
         added, joined = frozenset(partitions), frozenset(groups)
         # Under version 1, an ended transaction and the next one have the same epoch: the cache cannot distinguish them.
@@ -178,7 +178,7 @@ class TransactionCoordinator:
             groups=joined,
             version=version,
         )
-        wait_ms = self.config.add_partitions_to_txn_retry_backoff_max_ms if version >= 2 else 0
+        wait_ms = self.config.add_partitions_to_txn_retry_backoff_max_ms
         decision = await self._decide_after_end(transactional_id, event, wait_ms)
         self.counts.begun(transactional_id, decision.state)
         return TransactionNumber(version, decision.state.number)
