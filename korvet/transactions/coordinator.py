@@ -161,8 +161,8 @@ class TransactionCoordinator:
     ) -> TransactionNumber:
         """Add partitions and groups to the transaction, and begin it if none is open. Return its number.
 
-        Wait for the end of the previous transaction, at most `add.partitions.to.txn.retry.backoff.max.ms`. Kafka does so
-        for version 2 only; clients of version 1 would ask again after 20 ms. Raises InvalidProducerIdMapping,
+        Wait for the end of the previous transaction, at most `add.partitions.to.txn.retry.backoff.max.ms`. Kafka waits
+        under version 2 only; clients of version 1 would ask again after 20 ms. Raises InvalidProducerIdMapping,
         ProducerFenced, ConcurrentTransactions, CoordinatorNotAvailable.
         """
         added, joined = frozenset(partitions), frozenset(groups)
