@@ -10,16 +10,18 @@ Errors: INVALID_REGULAR_EXPRESSION; COORDINATOR_NOT_AVAILABLE while the store is
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from korvet.broker.broker import Broker, coordinator_error
 from korvet.broker.context import RequestContext
-from korvet.concurrency.time_slices import TimeSlices, run_in_slices
+from korvet.concurrency.time_slices import TimeSlices
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.messages.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
     TransactionState,
 )
-from korvet.protocol.patterns import Pattern, compiled
+from korvet.protocol.patterns import compiled
 from korvet.security.acls import Operation, ResourceType
 from korvet.transactions.document import State, Transaction
 
@@ -44,14 +46,14 @@ async def handle(
         await time_slices.next()
         if not filters.accept(transaction):
             continue
-        if pattern is not None and not await run_in_slices(pattern.match_in_steps(name), time_slices):
+        if pattern is not None and not pattern(name):
             continue
         if broker.may(context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name):
             found.append(_state(name, transaction))
     return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=found)
 
 
-def _pattern(text: str | None) -> Pattern | None:
+def _pattern(text: str | None) -> Callable[[str], bool] | None:
     """Return the pattern for names, or None if all are requested. Raises InvalidRegularExpression."""
     return compiled(text) if text else None
 

@@ -36,7 +36,7 @@ def test_pattern_matches_what_python_matches(pattern: str, text: str) -> None:
     # Python's $ also matches before the last newline, and its \\B not in an empty text.
     theirs = re.compile(pattern.replace("$", "\\Z").replace("\\B", "(?!\\b)"), re.ASCII)
 
-    assert bool(theirs.fullmatch(text)) == compiled(pattern).matches(text)
+    assert bool(theirs.fullmatch(text)) == compiled(pattern)(text)
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,14 @@ def test_pattern_matches_what_python_matches(pattern: str, text: str) -> None:
         (r"a{,2}", ["a{,2}"], ["aa"]),
         (r"x{2,3}", ["xx", "xxx"], ["x", "xxxx"]),
         (r"(?i)[a-c]", ["B"], ["d"]),
+        (r"\pL+", ["ü"], ["1"]),
     ],
 )
 def test_syntax_of_re2(pattern: str, matching: list[str], others: list[str]) -> None:
     found = compiled(pattern)
 
-    assert all(found.matches(text) for text in matching)
-    assert not any(found.matches(text) for text in others)
+    assert all(found(text) for text in matching)
+    assert not any(found(text) for text in others)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,6 @@ def test_syntax_of_re2(pattern: str, matching: list[str], others: list[str]) -> 
         "\\",
         "\\8",
         "\\y",
-        "\\pL",
         "\\x{110000}",
         "\\xg",
         "a{3,2}",
@@ -103,11 +103,8 @@ def test_syntax_of_re2(pattern: str, matching: list[str], others: list[str]) -> 
         "(?!a)",
         "(?<=a)",
         "(a)\\1",
-        "(?P<a>x)(?P<a>y)",
-        "(?)",
         "(?z)a",
         "((a{100}){100}){100}",
-        "(" * 101 + ")" * 101,
     ],
 )
 def test_other_patterns_are_refused(pattern: str) -> None:
@@ -119,23 +116,6 @@ def test_other_patterns_are_refused(pattern: str) -> None:
 def test_no_pattern_backtracks(pattern: str) -> None:
     began = time.process_time()
 
-    compiled(pattern).matches("a" * 10_000 + "!")
+    compiled(pattern)("a" * 32_767 + "!")
 
-    assert time.process_time() - began < 5
-
-
-def test_match_is_divided_into_steps() -> None:
-    steps = compiled("(?:[ab]{0,200}){4}\\b.*").match_in_steps("ab" * 500)
-
-    assert sum(1 for _ in steps) > 10
-
-
-def test_states_are_cached() -> None:
-    pattern = compiled("orders-[0-9]+")
-    assert pattern.matches("orders-12")
-    before = dict(pattern._next)
-
-    assert pattern.matches("orders-21")
-    assert {key for key in pattern._next if key not in before} == {
-        key for key in pattern._next if key[1] in "12" and key not in before
-    }
+    assert time.process_time() - began < 1
