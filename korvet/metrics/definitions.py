@@ -149,6 +149,35 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
             scope=_STORE,
         ),
     ),
+    "Transactions": (
+        _gauge(
+            names.TRANSACTIONS_OPEN,
+            "Open transactions. Each is counted by the process that has begun it.",
+            scope=_STORE,
+            merge=Merge.SUM,
+        ),
+        _gauge(
+            names.TRANSACTIONS_OLDEST_SECONDS,
+            "Age of the oldest open transaction. Consumers with `read_committed` wait for it.",
+            scope=_STORE,
+        ),
+        _gauge(names.TRANSACTIONS_ENDING, "Transactions whose markers are being written."),
+        _gauge(
+            names.TRANSACTION_MARKERS_WAITING,
+            "Markers that are not written yet, and groups whose offsets are not committed or dropped yet, of these"
+            " transactions.",
+        ),
+        _counter(
+            names.TRANSACTIONS_ENDED_TOTAL,
+            "Transactions that are complete: their result is `commit` or `abort`.",
+            "result",
+        ),
+        _counter(names.TRANSACTIONS_TIMED_OUT_TOTAL, "Transactions that were aborted after their timeout."),
+        _histogram(
+            names.TRANSACTION_END_SECONDS,
+            "Time from the decision to commit or abort a transaction until all of its markers are written.",
+        ),
+    ),
     "Maintenance": (
         _counter(names.RETENTION_TRIMS_TOTAL, "Partitions that retention has trimmed, apart from appends."),
         _counter(names.RETENTION_ERRORS_TOTAL, "Partitions that retention could not trim."),
@@ -245,7 +274,8 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
         _gauge(names.SCRAPE_SECONDS, "Time in which the values of this scrape were read.", merge=Merge.MAX),
         _counter(
             names.SCRAPE_ERRORS_TOTAL,
-            "Values that could not be read: `groups`, `topics` or `store`; their metrics are missing then.",
+            "Values that could not be read: `groups`, `topics`, `transactions` or `store`; their metrics are missing"
+            " then.",
             "part",
         ),
     ),

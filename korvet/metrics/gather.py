@@ -95,6 +95,7 @@ class Gatherer:
             counts[names.REMOTE_READ_BYTES_TOTAL] = remote.read_bytes
             samples[names.REMOTE_REQUEST_SECONDS] = {(): [*remote.times]}
         samples |= {name: {(): value} for name, value in counts.items()}
+        samples |= _ended_transactions(broker)
         samples |= defined(broker.store.measurements())
 
     async def _add_reads(self, broker: Broker, samples: Samples, *, reads_store: bool) -> None:
@@ -111,6 +112,8 @@ class Gatherer:
         if ends is not None:
             with self._part("groups"):
                 samples |= await self._groups(broker, ends)
+        with self._part("transactions"):
+            samples |= await _open_transactions(broker)
         if reads_store:
             with self._part("store"):
                 samples |= defined(await broker.read_measurements())
@@ -158,6 +161,28 @@ class Gatherer:
             due = trio.current_time() + LOOP_INTERVAL_S
             await trio.sleep_until(due)
             observe(self.recorder.event_loop_delay, max(trio.current_time() - due, 0.0))
+
+
+def _ended_transactions(broker: Broker) -> Samples:
+    """Return the metrics of transactions that this process ends or has ended."""
+    transactions, counts = broker.transactions, broker.transactions.counts
+    return {
+        names.TRANSACTIONS_ENDING: {(): transactions.ending},
+        names.TRANSACTION_MARKERS_WAITING: {(): transactions.waiting_markers},
+        names.TRANSACTIONS_ENDED_TOTAL: {("commit",): counts.commits, ("abort",): counts.aborts},
+        names.TRANSACTIONS_TIMED_OUT_TOTAL: {(): counts.timeouts},
+        names.TRANSACTION_END_SECONDS: {(): [*counts.end_seconds]},
+    }
+
+
+async def _open_transactions(broker: Broker) -> Samples:
+    """Return the metrics of the open transactions that this process has begun."""
+    started_ms = await broker.transactions.open_since()
+    oldest_s = max(broker.clock() - min(started_ms), 0) / 1000 if started_ms else 0.0
+    return {
+        names.TRANSACTIONS_OPEN: {(): len(started_ms)},
+        names.TRANSACTIONS_OLDEST_SECONDS: {(): oldest_s},
+    }
 
 
 def defined(measurements: Measurements) -> Samples:

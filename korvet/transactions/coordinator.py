@@ -43,6 +43,7 @@ from korvet.protocol.errors import (
 )
 from korvet.protocol.text import quoted
 from korvet.storage.interface import Storage, TransactionNumber
+from korvet.transactions.counts import Counts
 from korvet.transactions.document import Partition, State, Transaction
 from korvet.transactions.ending import Ending, Fenced
 from korvet.transactions.machine import (
@@ -67,6 +68,8 @@ VERBS = Verbs(TRANSACTION)
 # Ids that a sweep reads before other tasks run, and ids that are worked on concurrently.
 SLICE = 500
 AT_ONCE = 500
+# Open transactions that are read for metrics.
+OPEN_READ = 500
 # The interval of sweeps while the membership does not change.
 SWEEP_S = 600.0
 # After an error of the store, or a save whose outcome is unknown, look at the id after this time.
@@ -92,6 +95,7 @@ class TransactionCoordinator:
     processes: Processes | None = field(default=None, repr=False, kw_only=True)
     routing: Routing = field(init=False, repr=False)
     states: States = field(init=False, repr=False)
+    counts: Counts = field(factory=Counts, repr=False)
     _due: Deadlines[str] = field(factory=Deadlines)  # Trio time at which an id is to be looked at
     _earlier: trio.Event = field(factory=trio.Event)
     _looking: set[str] = field(factory=set)  # ids that `run` works on
@@ -131,10 +135,10 @@ class TransactionCoordinator:
         NotCoordinator, CoordinatorNotAvailable, ProducerFenced, and ConcurrentTransactions while a transaction ends: an
         open one is aborted.
         """
-        self.routing.check(transactional_id)
         longest = self.config.transaction_max_timeout_ms
         if not 0 < timeout_ms <= longest:
             raise InvalidTransactionTimeout(f"transaction timeouts are from 1 to {longest} ms here")
+        self.routing.check(transactional_id)
         self._check_versions()
         decision = await self._decide(transactional_id, Init(timeout_ms=timeout_ms, expected=expected))
         return decision.producer_id, decision.producer_epoch
@@ -176,6 +180,7 @@ class TransactionCoordinator:
         )
         wait_ms = self.config.add_partitions_to_txn_retry_backoff_max_ms if version >= 2 else 0
         decision = await self._decide_after_end(transactional_id, event, wait_ms)
+        self.counts.begun(transactional_id, decision.state)
         return TransactionNumber(version, decision.state.number)
 
     async def verify(
@@ -281,6 +286,28 @@ class TransactionCoordinator:
         except CoordinatorNotAvailable:
             return None
 
+    # --- Metrics ----------------------------------------------------------------------------------------
+
+    @property
+    def ending(self) -> int:
+        """The number of transactions whose markers this process writes."""
+        return len(self._endings)
+
+    @property
+    def waiting_markers(self) -> int:
+        """The number of markers, and of groups to be settled, that are left of these transactions."""
+        return sum(len(each.partitions) + len(each.groups) for each in self._endings.values())
+
+    async def open_since(self) -> list[int]:
+        """Return the starts of the open transactions that this process has begun, in milliseconds since 1970.
+
+        Another process may have ended them. At most OPEN_READ documents are read to find out, the oldest ones first.
+        """
+        oldest = list(self.counts.open)[:OPEN_READ]
+        for name, saved in zip(oldest, await in_parallel(self._read_or_none, oldest), strict=True):
+            self.counts.seen(name, None if saved is None else saved.transaction)
+        return [started_ms for _, started_ms in self.counts.open.values()]
+
     # --- Deciding ---------------------------------------------------------------------------------------
 
     async def _decide(self, transactional_id: str, event: Event) -> Decision:
@@ -290,7 +317,7 @@ class TransactionCoordinator:
         except ConcurrentTransactions:
             self._continue(transactional_id)
             raise
-        self._follow(transactional_id, decision.state)
+        self._follow(transactional_id, decision)
         if decision.error is not None:
             raise decision.error
         return decision
@@ -310,16 +337,34 @@ class TransactionCoordinator:
             else:
                 await trio.sleep(POLL_S)
 
-    def _follow(self, transactional_id: str, transaction: Transaction) -> None:
-        """Schedule what this process has to do for an id in a state that it has saved."""
-        self._end_ending(transactional_id)
+    def _follow(self, transactional_id: str, decision: Decision) -> None:
+        """Schedule what this process has to do for an id, and cancel what earlier states have required."""
+        transaction = decision.state
+        self.counts.seen(transactional_id, transaction)
         if transaction.is_prepared:
-            self._endings[transactional_id] = Ending(transactional_id, transaction)
-            self._look_in(transactional_id, 0)
-        elif transaction.state is State.ONGOING:
-            self._look_in(transactional_id, transaction.ends_ms - self.clock())
+            self._follow_prepared(transactional_id, decision)
+            return
+        self._end_ending(transactional_id)
+        if transaction.state is State.ONGOING:
+            self._arm(transactional_id, transaction)
         else:
             self._due.clear(transactional_id)
+
+    def _follow_prepared(self, transactional_id: str, decision: Decision) -> None:
+        """End a transaction that this process has prepared, or take it over if the process that did may have gone."""
+        ending = self._endings.get(transactional_id)
+        if decision.is_saved:
+            self._end_ending(transactional_id)
+            self._endings[transactional_id] = Ending(transactional_id, decision.state)
+            self._look_in(transactional_id, 0)
+        elif ending is None or ending.transaction.number != decision.state.number:
+            self._end_ending(transactional_id)
+            if self.routing.runs_here(transactional_id):
+                self._look_again(transactional_id)
+
+    def _arm(self, transactional_id: str, transaction: Transaction) -> None:
+        """Schedule the timeout of an open transaction."""
+        self._look_in(transactional_id, transaction.ends_ms - self.clock())
 
     def _continue(self, transactional_id: str) -> None:
         """End a prepared transaction that a request has found, if this process owns it."""
@@ -388,6 +433,7 @@ class TransactionCoordinator:
             await self._end_round(transactional_id, ending)
             return
         saved = await self.states.read(transactional_id)
+        self.counts.seen(transactional_id, None if saved is None else saved.transaction)
         if saved is None:
             return
         if saved.transaction.state is State.ONGOING:
@@ -398,7 +444,8 @@ class TransactionCoordinator:
 
     async def _time_out(self, transactional_id: str) -> None:
         decision = await self._decide(transactional_id, TimeOut())
-        if decision.state.is_prepared:
+        if decision.is_saved:
+            self.counts.timeouts += 1
             fields = {
                 "_id": quoted(transactional_id),
                 "transactional_id": transactional_id,
@@ -425,6 +472,7 @@ class TransactionCoordinator:
             return
         if is_done:
             await self._decide(transactional_id, Complete(ending.transaction.number))
+            self.counts.ended(ending.result, trio.current_time() - ending.began_s)
         else:
             self._look_in(transactional_id, ending.pause_ms)
 
@@ -460,7 +508,7 @@ class TransactionCoordinator:
             return
         transaction = saved.transaction
         if transaction.state is State.ONGOING:
-            self._follow(transactional_id, transaction)
+            self._arm(transactional_id, transaction)
         elif transaction.is_prepared and transactional_id not in self._endings:
             self._look_in(transactional_id, 0)
         elif transaction.state in REMOVABLE and self._has_expired(transaction):

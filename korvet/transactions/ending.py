@@ -47,6 +47,7 @@ class Ending:
     partitions: set[Partition] = field(init=False)
     groups: set[str] = field(init=False)
     pause_ms: int = FIRST_PAUSE_MS  # until the next round
+    began_s: float = field(factory=trio.current_time)
     done: trio.Event = field(
         factory=trio.Event
     )  # set when the transaction is complete, or another process ends it

@@ -113,12 +113,14 @@ class Decision:
     """The state to be saved before the answer, unless it is the given one; and the answer.
 
     If `error` is set, it is the answer. Otherwise the client gets the producer id and epoch, if it asked for them.
+    `States` sets `is_saved` to False if the state is the given one, which another process may have saved.
     """
 
     state: Transaction
     producer_id: int = NO_ID
     producer_epoch: int = NO_EPOCH
     error: type[KafkaError] | None = None
+    is_saved: bool = True
 
 
 # --- Decisions -------------------------------------------------------------------------------------------------

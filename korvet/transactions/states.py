@@ -93,6 +93,7 @@ class States:
         """Return the number of the ongoing transaction if all of this is in it, as far as this process knows.
 
         The transaction may have ended meanwhile. Partitions and groups refuse records and offsets of its number then.
+        They forget this in the end, so the cache answers only until the transaction times out.
         """
         saved = self._cache.get(transactional_id)
         if saved is None:
@@ -100,6 +101,7 @@ class States:
         known = saved.transaction
         if (
             known.state is not State.ONGOING
+            or self.clock() >= known.ends_ms
             or producer != (known.producer_id, known.producer_epoch)
             or not (partitions <= known.partitions and groups <= known.groups)
         ):
@@ -167,7 +169,7 @@ class States:
                 self._note(transactional_id, saved)
             decision = await self._decision(transactional_id, saved, event)
             if saved is not None and decision.state is saved.transaction:
-                return decision
+                return evolve(decision, is_saved=False)
             try:
                 return await self._save(transactional_id, decision, saved.version if saved else 0)
             except DocumentConflict as conflict:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from korvet.broker.broker import Broker
+from korvet.broker.broker import Broker, open_broker
 from korvet.broker.topics import NewTopic
 from korvet.metrics import lag
 from korvet.metrics.gather import Gatherer
@@ -20,6 +20,7 @@ from korvet.protocol.record_batch import RecordBatch, build_batch
 from korvet.storage.interface import OffsetAndMetadata, TopicPartition
 from korvet.storage.memory import MemoryStorage
 from korvet.storage.offsets import TimestampOffsets, offset_mapper
+from tests.handlers.transactional import TransactionalProducer, coordinating
 from tests.talk import serving
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -200,3 +201,37 @@ async def test_retention_and_compaction_are_counted() -> None:
     assert {(): 0} == samples["korvet_retention_trims_total"]
     assert {(): broker.retention.last_run_s} == samples["korvet_retention_last_run_timestamp_seconds"]
     assert broker.retention.last_run_s > 1e9
+
+
+async def test_transactions_are_counted_from_their_begin_to_their_markers() -> None:
+    async with gathered() as (gatherer, broker):
+        producers = [TransactionalProducer(broker, name) for name in ("a", "b", "c")]
+        for producer in producers:
+            assert not (await producer.init()).error_code
+            await producer.send(b"value")
+        await producers[0].finish()
+        await producers[1].finish(commit=False)
+        samples = await gatherer.samples()
+
+    assert {(): 1} == samples["korvet_transactions_open"]
+    assert {("commit",): 1, ("abort",): 1} == samples["korvet_transactions_ended_total"]
+    assert {(): 0} == samples["korvet_transactions_ending"] == samples["korvet_transaction_markers_waiting"]
+    assert {(): 0} == samples["korvet_transactions_timed_out_total"]
+    ((*counts, _),) = samples["korvet_transaction_end_seconds"].values()  # type: ignore[misc]
+    assert 2 == sum(counts)
+    (oldest_s,) = samples["korvet_transactions_oldest_seconds"].values()
+    assert isinstance(oldest_s, float)
+
+
+async def test_open_transaction_that_another_process_has_ended_is_not_counted() -> None:
+    async with gathered() as (gatherer, broker):
+        producer = TransactionalProducer(broker)
+        await producer.init()
+        await producer.send(b"value")
+        other = await open_broker(broker._storage, broker.config)
+        async with coordinating(other):
+            producer.broker = other
+            await producer.finish()
+        samples = await gatherer.samples()
+
+    assert {(): 0} == samples["korvet_transactions_open"] == samples["korvet_transactions_oldest_seconds"]

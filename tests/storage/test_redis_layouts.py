@@ -12,14 +12,23 @@ from hypothesis import strategies as st
 from korvet.protocol.compression import Codec
 from korvet.protocol.errors import InvalidRecord
 from korvet.protocol.record import Headers
-from korvet.protocol.record_batch import RecordBatch, build_batch, decode_records, parse_batches, validate
+from korvet.protocol.record_batch import (
+    ControlType,
+    RecordBatch,
+    build_batch,
+    control_type,
+    decode_records,
+    parse_batches,
+    validate,
+)
 from korvet.protocol.steps import RECORDS_A_STEP, at_once
 from korvet.storage.interface import TimestampType, TopicConfig
 from korvet.storage.offsets import DenseOffsets, OffsetMapper, TimestampOffsets
 from korvet.storage.redis.client.replies import UNCOPIED_VALUE_BYTES, command_of
+from korvet.storage.redis.columns import pack_run
 from korvet.storage.redis.entries import Entry, Fields, parse
 from korvet.storage.redis.layouts import Packed, Piece, StorageLayout, pack_batch
-from korvet.storage.redis.rebuild import Epoch, Rebuilt, rebuild_batches, rebuild_records
+from korvet.storage.redis.rebuild import Epoch, Rebuilt, rebuild_batches, rebuild_one_by_one, rebuild_records
 from korvet.testing.records import T0, Record, StoredRecord, batch
 
 UNLIMITED = 1 << 30
@@ -34,7 +43,9 @@ headers: st.SearchStrategy[Headers] = st.lists(
 timestamps = st.one_of(
     st.integers(T0 - 5, T0 + 5), st.sampled_from([-1, 0, 2**63 - 1, -(2**63) + 1, 4_102_444_800_000])
 )
-producers = st.sampled_from([b"", b"7:3", b"8:0"])
+# The value of `$producer`, and True for a record of a transaction.
+producers = st.sampled_from([(b"", False), (b"7:3", False), (b"8:0", False), (b"7:3", True), (b"8:0", True)])
+StoredProducer = tuple[bytes, bool]
 
 
 def packed(
@@ -179,7 +190,9 @@ def test_large_batch_is_several_pieces_of_the_index(retention_bytes: int, larges
 # --- Entries to batches -----------------------------------------------------------------------------------------
 
 
-def fields_of(record: Record, *, producer: bytes = b"", log_append_time: bool = False) -> Fields:
+def fields_of(
+    record: Record, *, producer: StoredProducer = (b"", False), log_append_time: bool = False
+) -> Fields:
     """Return the fields that the script writes for a record."""
     fields: Fields = []
     if record.key is not None:
@@ -191,8 +204,11 @@ def fields_of(record: Record, *, producer: bytes = b"", log_append_time: bool = 
         fields += (b"$timestamp.type", b"1")
     for name, value in record.headers:
         fields += (b"$header." + name.encode(), b"") if value is None else (b"header." + name.encode(), value)
-    if producer:
-        fields += (b"$producer", producer)
+    producer_text, is_transactional = producer
+    if is_transactional:
+        fields += (b"$transactional", b"1")
+    if producer_text:
+        fields += (b"$producer", producer_text)
     return fields
 
 
@@ -212,7 +228,7 @@ def records_of(rebuilt: Rebuilt) -> list[StoredRecord]:
 
 
 @st.composite
-def stored_records(draw: st.DrawFn) -> list[tuple[int, Record, bytes, bool]]:
+def stored_records(draw: st.DrawFn) -> list[tuple[int, Record, StoredProducer, bool]]:
     """Draw tuples of offset, record, producer, and True if the timestamp is the broker's, with ascending offsets."""
     offset = draw(st.integers(1, 2**40))
     found = []
@@ -226,7 +242,7 @@ def stored_records(draw: st.DrawFn) -> list[tuple[int, Record, bytes, bool]]:
 @pytest.mark.parametrize("mapper", [DenseOffsets(), TimestampOffsets(10), TimestampOffsets(1)], ids=repr)
 @given(records=stored_records(), codec=st.sampled_from(list(Codec)))
 def test_records_survive_a_round_trip_through_entries(
-    mapper: OffsetMapper, records: list[tuple[int, Record, bytes, bool]], codec: Codec
+    mapper: OffsetMapper, records: list[tuple[int, Record, StoredProducer, bool]], codec: Codec
 ) -> None:
     entries = [
         entry_of(mapper, offset, fields_of(record, producer=producer, log_append_time=by_broker))
@@ -234,7 +250,7 @@ def test_records_survive_a_round_trip_through_entries(
     ]
     rebuilt = rebuild_records(entries, mapper, FIRST_EPOCH, UNLIMITED, codec=codec, at_least_one=True)
     kinds = {
-        each.base_offset + delta: (each.producer_id, each.is_log_append_time)
+        each.base_offset + delta: (each.producer_id, each.is_transactional, each.is_log_append_time)
         for each in parse_batches(b"".join(rebuilt.buffers))
         for delta, *_ in decode_records(each)
     }
@@ -243,14 +259,14 @@ def test_records_survive_a_round_trip_through_entries(
     assert rebuilt.entries == len(entries)
     assert rebuilt.size == sum(map(len, rebuilt.buffers))
     assert kinds == {
-        offset: (int(producer.partition(b":")[0] or -1), by_broker)
-        for offset, _, producer, by_broker in records
+        offset: (int(producer.partition(b":")[0] or -1), is_transactional, by_broker)
+        for offset, _, (producer, is_transactional), by_broker in records
     }
 
 
 @given(records=stored_records(), limit=st.integers(0, 30_000), at_least_one=st.booleans())
 def test_whole_entries_are_rebuilt_up_to_the_limit(
-    records: list[tuple[int, Record, bytes, bool]], limit: int, at_least_one: bool
+    records: list[tuple[int, Record, StoredProducer, bool]], limit: int, at_least_one: bool
 ) -> None:
     mapper = TimestampOffsets(10)
     entries = [
@@ -267,6 +283,50 @@ def test_whole_entries_are_rebuilt_up_to_the_limit(
             entries[: rebuilt.entries + 1], mapper, FIRST_EPOCH, UNLIMITED, at_least_one=True
         )
         assert more.size > limit
+
+
+@pytest.mark.parametrize("count", [2, 3, 50])
+def test_uniform_records_of_a_transaction_are_packed_like_others(count: int) -> None:
+    mapper = DenseOffsets()
+    entries = [
+        entry_of(mapper, offset, fields_of(Record(b"v", b"k"), producer=(b"7:3", True)))
+        for offset in range(count)
+    ]
+    run = pack_run(entries, mapper, UNLIMITED)
+    rebuilt = rebuild_records(entries, mapper, FIRST_EPOCH, UNLIMITED, at_least_one=True)
+    slow = rebuild_one_by_one(entries, mapper, FIRST_EPOCH, UNLIMITED, codec=Codec.NONE, at_least_one=True)
+
+    assert run is not None
+    assert (7, 3, True) == (run.kind.producer_id, run.kind.producer_epoch, run.kind.is_transactional)
+    assert b"".join(rebuilt.buffers) == b"".join(slow.buffers)
+    # A record that is not of the transaction, or of another one, is not part of the run.
+    for other in ((b"7:3", False), (b"8:3", True)):
+        entries[1] = entry_of(mapper, 1, fields_of(Record(b"v", b"k"), producer=other))
+        assert pack_run(entries, mapper, UNLIMITED) is None
+
+
+def test_each_marker_has_its_own_batch() -> None:
+    mapper = DenseOffsets()
+    fields: list[Fields] = [
+        fields_of(Record(b"v"), producer=(b"7:0", True)),
+        [b"$control", b"abort", b"timestamp", b"5", b"$coordinator", b"3", b"$producer", b"7:1"],
+        [b"$control", b"commit", b"timestamp", b"5", b"$coordinator", b"3", b"$producer", b"7:1"],
+        fields_of(Record(b"v"), producer=(b"7:1", True)),
+        # Of another client: no marker without a producer, or with another result.
+        [b"$control", b"commit", b"value", b"v"],
+        [b"$control", b"maybe", b"value", b"v", b"$producer", b"7:1"],
+    ]
+    entries = [entry_of(mapper, offset, each) for offset, each in enumerate(fields)]
+    rebuilt = rebuild_records(entries, mapper, FIRST_EPOCH, UNLIMITED, codec=Codec.LZ4, at_least_one=True)
+    found = parse_batches(b"".join(rebuilt.buffers))
+    markers = [each for each in found if each.is_control]
+
+    assert [1, 2] == [each.base_offset for each in markers]
+    assert [ControlType.ABORT, ControlType.COMMIT] == [control_type(each) for each in markers]
+    assert [(True, 7, 1, 1)] * 2 == [
+        (each.is_transactional, each.producer_id, each.producer_epoch, each.record_count) for each in markers
+    ]
+    assert [0, 3, 4, 5] == [each.base_offset for each in found if not each.is_control]
 
 
 def test_batch_belongs_to_one_leader_epoch() -> None:

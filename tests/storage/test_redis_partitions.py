@@ -17,6 +17,7 @@ from korvet.storage.redis.catalogue import Catalogue, CataloguedTopic
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.keys import Keyspace
 from korvet.storage.redis.leader_epochs import LeaderEpochs
+from korvet.storage.redis.partition import Known
 from korvet.storage.redis.partitions import Partitions
 
 COUNT = 1000
@@ -95,6 +96,24 @@ def test_partition_whose_state_was_read_takes_little_memory() -> None:
         taken, _ = tracemalloc.get_traced_memory()
 
     assert taken / COUNT < MOST_BYTES_IN_USE
+
+
+def test_transaction_whose_confirmed_marker_was_lost_holds_the_last_stable_offset() -> None:
+    partition = partitions_of(OneTopic(topic())).known(TopicPartition("t", 0))
+    assert partition is not None
+    fields = [partition.topic_id, b"9-0", b"0-0", b"7", b"700", b"0", b"100", b"0:0-0", b"0-0", b"x", b"9-0"]
+    read = partition.state([*fields, b"5-0", b""], 7)
+    assert read is not None
+    open_one = read.first_open
+    assert open_one is not None
+    confirmed = read._replace(visible=Known(0, partition.bound(b"8-0"), b"8-0", None))
+
+    assert open_one.offset == partition.bound(b"5-0") == confirmed.last_stable_offset
+    assert b"5-0" == confirmed.stable_id
+    later = read._replace(visible=Known(0, partition.bound(b"4-0"), b"4-0", None))
+    assert partition.bound(b"4-0") == later.last_stable_offset
+    before = read._replace(visible=Known(0, partition.bound(b"8-0"), b"8-0", partition.first_open(b"3-0")))
+    assert partition.bound(b"3-0") == before.last_stable_offset
 
 
 def test_altered_settings_apply_to_partitions_in_use() -> None:

@@ -21,7 +21,7 @@ from korvet.testing.contract.transactions import (
     committed_values,
     read_committed,
 )
-from korvet.testing.records import Record, append, numbered
+from korvet.testing.records import Record, append, batches_of, numbered
 from tests.sentinels import scripted_sentinel, sentinel_url
 from tests.servers import VALKEY, RedisServer, ServerPair, on
 from tests.storage.test_redis_failover import let_catch_up, promote
@@ -64,6 +64,33 @@ async def stable_and_high(storage: Storage) -> tuple[int, int]:
 
 async def test_transactions_are_served(storage: Storage) -> None:
     assert storage.serves_transactions
+
+
+@EACH_LAYOUT
+async def test_reads_at_the_last_stable_offset_request_few_entries(
+    storage: Storage, client: redis.Redis, layout: str
+) -> None:
+    """Long polls look again after each append, however much the open transaction has."""
+    await storage.create_topic("others", 1, {"storage.layout": layout})
+    tp = TopicPartition("others", 0)
+    producer = Client(storage, tp)
+    first = await producer.send(*[b"x" * 100] * 20)
+    for _ in range(99):
+        await producer.send(*[b"x" * 100] * 20)
+    await read_committed(storage, tp, first.base_offset)
+    before = sent_by(client)
+    for _ in range(10):
+        assert [] == batches_of(await read_committed(storage, tp, first.base_offset))
+    sent = sent_by(client) - before
+    await producer.end(COMMIT)
+
+    limit = 20 * 150 if layout == "batch" else 300
+    assert sent < 10 * 16 * limit
+    assert 2000 == len(await committed_values(storage, tp))
+
+
+def sent_by(client: redis.Redis) -> int:
+    return int(client.info("stats")["total_net_output_bytes"])
 
 
 # --- Keys that other clients have changed --------------------------------------------------------------------
@@ -240,6 +267,7 @@ async def test_aborted_transactions_are_trimmed_with_entries_that_other_clients_
 async def test_many_aborted_transactions_are_listed_however_retention_trims_them(
     storage: Storage, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("korvet.storage.redis.read.FIRST_ABORTED", 4)
     monkeypatch.setattr("korvet.storage.redis.read.ABORTED_AT_ONCE", 4)
     long_one = Client(storage, TP, producer_id=8)
     await long_one.send(b"long")
@@ -261,6 +289,7 @@ async def test_records_removed_while_the_aborted_are_read(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, layout: str, *, is_compacted: bool
 ) -> None:
     """The list of aborted transactions has several replies; what is removed between them is not returned."""
+    monkeypatch.setattr("korvet.storage.redis.read.FIRST_ABORTED", 4)
     monkeypatch.setattr("korvet.storage.redis.read.ABORTED_AT_ONCE", 4)
     settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "storage.layout": layout}
     await storage.create_topic("others", 1, settings)

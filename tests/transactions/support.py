@@ -14,7 +14,13 @@ from trio.testing import wait_all_tasks_blocked
 from korvet.cluster.membership import Membership
 from korvet.cluster.registration import Registration
 from korvet.config import Config
-from korvet.protocol.errors import ConcurrentTransactions, CoordinatorNotAvailable, KafkaError
+from korvet.protocol.errors import (
+    ConcurrentTransactions,
+    CoordinatorNotAvailable,
+    KafkaError,
+    KafkaStorageError,
+    RequestTimedOut,
+)
 from korvet.storage.interface import (
     IsolationLevel,
     OffsetAndMetadata,
@@ -33,6 +39,8 @@ from korvet.transactions.document import Partition, State, Transaction
 
 ID, GROUP = "payments", "g"
 START_MS = 1_700_000_000_000
+# Handlers answer the errors of a store that is away as COORDINATOR_NOT_AVAILABLE.
+RETRIED = (ConcurrentTransactions, CoordinatorNotAvailable, KafkaStorageError, RequestTimedOut)
 T = TypeVar("T")
 Add = Callable[[TransactionCoordinator], Awaitable[TransactionNumber]]
 
@@ -84,7 +92,7 @@ class World:
         return Partition(*tp, self.topic_ids[tp.topic])
 
     async def state(self, transactional_id: str = ID) -> Transaction:
-        saved = await self.brokers[0].states.read(transactional_id)
+        saved = await patiently(lambda: self.brokers[0].states.read(transactional_id))
         assert saved is not None
         return saved.transaction
 
@@ -226,5 +234,5 @@ async def patiently(call: Callable[[], Awaitable[T]]) -> T:
         while True:
             try:
                 return await call()
-            except (ConcurrentTransactions, CoordinatorNotAvailable):
+            except RETRIED:
                 await trio.sleep(0.02)

@@ -16,7 +16,6 @@ from korvet.transactions.states import TRANSACTION, States
 from tests.handlers.support import Shim
 
 ID = "payments"
-NOW_MS = 1_700_000_000_000
 TOPIC_ID = UUID(int=7)
 
 
@@ -28,6 +27,7 @@ class World:
     calls: list[str] = field(factory=list)
     unsure: list[str] = field(factory=list)
     last_id: int = 100
+    now_ms: int = 1_700_000_000_000
 
     async def allocate(self) -> int:
         self.last_id += 1
@@ -43,7 +43,7 @@ class World:
 
     def states(self, **values: int) -> States:
         storage = Shim(self.storage, load=self.load, save=self.save)
-        return States(storage, lambda: NOW_MS, self.allocate, 10**9, self.unsure.append, **values)
+        return States(storage, lambda: self.now_ms, self.allocate, 10**9, self.unsure.append, **values)
 
 
 @pytest.fixture
@@ -115,6 +115,16 @@ async def test_known_number_needs_the_producer_and_all_that_it_is_asked_for(worl
         ID, End(producer_id=producer[0], producer_epoch=producer[1], is_commit=True, version=1)
     )
     assert (None, None) == (number_of(producer, 0), number_of(producer))
+
+
+async def test_number_is_not_known_any_more_after_the_transaction_has_timed_out(world: World) -> None:
+    """Another process may have ended it long ago, and partitions may have forgotten its end."""
+    states = world.states()
+    producer = await begun(states, 0)
+    assert 1 == states.number_of(ID, producer, partitions(0), frozenset())
+    world.now_ms += 1000
+
+    assert states.number_of(ID, producer, partitions(0), frozenset()) is None
 
 
 async def test_cache_is_bounded_by_ids_and_partitions(world: World) -> None:

@@ -71,6 +71,7 @@ async def test_transaction_is_aborted_after_its_timeout(
 
         assert State.COMPLETE_ABORT is (await world.state()).state
         assert ([], -1) == (await world.committed(T0), await world.offset(INPUT))
+        assert 1 == sum(broker.counts.timeouts for broker in world.brokers)
         with pytest.raises(ProducerFenced):
             await producer.end()
 
@@ -316,6 +317,7 @@ async def test_process_that_began_a_transaction_does_not_take_it_over_from_its_o
         await producer.end()
         await trio.sleep(100)
         assert State.PREPARE_COMMIT is (await world.state()).state
+        assert (1, 1) == (world.brokers[0].ending, world.brokers[0].waiting_markers)
         is_away = False
         state = await world.until(State.COMPLETE_COMMIT)
 
@@ -414,7 +416,7 @@ async def test_owner_looks_at_an_id_whose_save_may_have_succeeded(
     async with running(world.brokers[0]):
         world.brokers[0].storage = Shim(world.storage, save=save)
         with pytest.raises(KafkaStorageError):
-            await producer.end()
+            await world.brokers[0].end(ID, *producer.producer, is_commit=True, version=2, can_abort=True)
         world.brokers[0].storage = world.storage
         await wait_all_tasks_blocked()
         assert State.PREPARE_COMMIT is (await world.state()).state

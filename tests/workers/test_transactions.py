@@ -34,7 +34,7 @@ FIRST, SECOND = (index for index in range(PROCESSES) if index != OWNER)
 LIMIT_S = 20.0
 
 # Methods that each process calls without RPC: documents are the truth.
-LOCAL = {"add", "verify", "reload", "describe", "listed", "run"}
+LOCAL = {"add", "verify", "reload", "describe", "listed", "open_since", "run"}
 
 
 @define

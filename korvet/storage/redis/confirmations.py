@@ -34,7 +34,7 @@ from korvet.storage.redis.client.connection import (
 )
 from korvet.storage.redis.client.errors import OutOfMemoryError
 from korvet.storage.redis.client.server import ServerConnections
-from korvet.storage.redis.partition import FirstOpen, Known, Partition, PartitionState
+from korvet.storage.redis.partition import Known, Partition, PartitionState, earlier
 from korvet.storage.redis.quorum import COMPLETE_LIMIT_S, Quorum
 from korvet.storage.redis.scripts import CONFIRM
 
@@ -322,13 +322,6 @@ class Confirmations:
 def is_later(end: Known, other: Known | None) -> bool:
     """Return True if `other` is None or an earlier end."""
     return other is None or end[:2] > other[:2]
-
-
-def earlier(one: FirstOpen | None, other: FirstOpen | None) -> FirstOpen | None:
-    """Return the lower one of two first records of open transactions; None stands for none."""
-    return min(
-        (each for each in (one, other) if each is not None), key=lambda each: each.offset, default=None
-    )
 
 
 def confirm_call(partition: Partition, end: Known) -> ScriptCall:

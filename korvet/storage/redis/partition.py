@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple, cast
 
 from attrs import define, field
@@ -77,8 +78,9 @@ class PartitionState(NamedTuple):
         """The oldest transaction that was open when the log ended at the high watermark.
 
         If its marker is above the high watermark, a failover can lose the marker: the transaction counts as open.
+        One that is open at present was open then, unless it began later: a failover may have lost a confirmed marker.
         """
-        return self.first_open if self.visible is None else self.visible.first_open
+        return self.first_open if self.visible is None else earlier(self.visible.first_open, self.first_open)
 
     @property
     def last_stable_offset(self) -> int:
@@ -110,6 +112,13 @@ class FirstOpen(NamedTuple):
 
     offset: int
     entry_id: bytes
+
+
+def earlier(one: FirstOpen | None, other: FirstOpen | None) -> FirstOpen | None:
+    """Return the lower one of two first records of open transactions; None stands for none."""
+    if one is None or other is None:
+        return one or other
+    return min(one, other, key=attrgetter("offset"))
 
 
 class Known(NamedTuple):
@@ -181,6 +190,9 @@ class Partition:
     keys: PartitionKeys
     known: Known | None = None
     confirmed: Known | None = None  # see `korvet.storage.redis.confirmations`
+    unstable_offset: int | None = (
+        None  # the last stable offset, if a transaction was open when it was last read
+    )
     is_being_trimmed: bool = False
     entry_bytes: float = 0.0  # average size of an entry; 0 while unknown
     largest_entry: int = 0
@@ -312,6 +324,10 @@ class Partition:
         self.shared.leader_epochs.note(leader_epoch)
         if known is None or (leader_epoch, next_offset) > (known.leader_epoch, known.next_offset):
             self.known = Known(leader_epoch, next_offset, next_id)
+
+    def note_unstable(self, state: PartitionState) -> None:
+        """Cache the last stable offset while a transaction holds it back."""
+        self.unstable_offset = None if state.visible_first_open is None else state.last_stable_offset
 
     @staticmethod
     def may_have_lost(state: PartitionState, run_id: bytes, known: Known | None) -> bool:

@@ -53,8 +53,9 @@ REBUILT_AT_ONCE = 500
 COMPRESSED_AT_ONCE = 200_000
 # Batches smaller than this are copied into a shared buffer.
 SMALL_BATCH_BYTES = 4096
-# Aborted transactions that are requested at once.
-ABORTED_AT_ONCE = 64
+# Aborted transactions that are requested with the first slice, and then at once.
+FIRST_ABORTED = 64
+ABORTED_AT_ONCE = 1000
 # Partitions whose state is requested in one write.
 STATES_AT_ONCE = 250
 # Calls of `settle` before a read is answered as it stands, since other clients may add entries all the time.
@@ -92,8 +93,10 @@ class PartitionRead:
 
     @property
     def expects_nothing(self) -> bool:
-        """True if the read begins at the last known end of the log: the consumer has caught up."""
-        known = self.partition.known
+        """True if the read begins at the last known end of what it may return: the consumer has caught up."""
+        known, unstable = self.partition.known, self.partition.unstable_offset
+        if self.is_committed and unstable is not None and self.offset >= unstable:
+            return True
         return known is not None and self.offset >= known.next_offset
 
     def commands(self) -> list[Command]:
@@ -110,17 +113,18 @@ class PartitionRead:
         self.asked = self._entries_to_ask_for()
         entries = (b"XRANGE", partition.keys.stream, self.position, b"+", b"COUNT", self.asked)
         if self.is_committed and self.offsets is None:
-            return [(b"MULTI",), state, length, entries, self._aborted_after(self.position), (b"EXEC",)]
+            aborted = self._aborted_after(self.position, FIRST_ABORTED)
+            return [(b"MULTI",), state, length, entries, aborted, (b"EXEC",)]
         return [(b"MULTI",), state, length, entries, (b"EXEC",)]
 
-    def _aborted_after(self, entry_id: bytes) -> Command:
-        """Return the command that reads aborted transactions, beginning with a marker's ID as XRANGE takes it."""
-        return b"XRANGE", self.partition.keys.aborted, entry_id, b"+", b"COUNT", ABORTED_AT_ONCE
+    def _aborted_after(self, entry_id: bytes, count: int) -> Command:
+        """Return the command that reads aborted transactions whose markers are at that ID or above it."""
+        return b"XRANGE", self.partition.keys.aborted, entry_id, b"+", b"COUNT", count
 
-    def take_aborted(self, entries: Sequence[Entry]) -> None:
+    def take_aborted(self, entries: Sequence[Entry], *, has_more: bool) -> None:
         parsed = map(StoredAborted.parse, entries)
         self.aborted += [each for each in parsed if each is not None]
-        self.has_more_aborted = len(entries) == ABORTED_AT_ONCE
+        self.has_more_aborted = has_more
         if entries:
             self.last_aborted = entries[-1][0]
 
@@ -136,7 +140,7 @@ class PartitionRead:
 
     def more_aborted(self) -> Command:
         """Return the command that reads more aborted transactions, beginning with the last one that was read."""
-        return self._aborted_after(self.last_aborted)
+        return self._aborted_after(self.last_aborted, ABORTED_AT_ONCE)
 
     def _entries_to_ask_for(self) -> int:
         """Return how many entries probably fit. Redis would read and send any more of them in vain."""
@@ -323,6 +327,7 @@ class Reader:
                 entries = before_end(state.visible_id, entries)
             if is_first and read.is_committed:
                 read.stable_id = state.stable_id
+                read.partition.note_unstable(state)
             if read.is_committed:
                 entries = before_end(read.stable_id, entries)
             if is_first or not read.is_committed:
@@ -350,9 +355,7 @@ class Reader:
             entries = cast(Sequence[Entry], reply)
             if not entries or entries[0][0] != last:
                 return False
-            has_more = len(entries) == ABORTED_AT_ONCE
-            read.take_aborted(entries[1:])
-            read.has_more_aborted = has_more
+            read.take_aborted(entries[1:], has_more=len(entries) == ABORTED_AT_ONCE)
         return True
 
     async def _repeated(self, read: PartitionRead, limit: int) -> PartitionRead:
@@ -429,7 +432,8 @@ class Reader:
                 self.ends_at(partition.keys.stream, state.next_id)
                 if len(rest) > 1:
                     read.aborted = []
-                    read.take_aborted(cast(Sequence[Entry], rest[1]))
+                    aborted = cast(Sequence[Entry], rest[1])
+                    read.take_aborted(aborted, has_more=len(aborted) == FIRST_ABORTED)
                 return state, before_end(state.visible_id, entries)
             else:
                 await self.partitions.settle(partition)

@@ -1,0 +1,215 @@
+"""Transactional clients work while brokers and their Redis are killed, stopped and cut off: nothing is torn or lost."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from random import SystemRandom
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.history.faults import Nemesis
+from tests.history.test_clusters import (
+    Cluster,
+    broker_with_processes,
+    brokers_on_one_server,
+    brokers_on_redis_cluster,
+    brokers_on_sentinels,
+    faults_of,
+)
+from tests.history.transactional_load import TransactionalLoad, read_all
+from tests.history.transactions import (
+    Began,
+    Ended,
+    Event,
+    Log,
+    Outcome,
+    Partition,
+    Polled,
+    Sent,
+    Took,
+    anomalies,
+    transactions_of,
+)
+from tests.processes import KorvetProcess
+
+INPUTS = [("in", number) for number in range(3)]
+OUTPUTS = [(topic, number) for topic in ("out", "copy") for number in range(2)]
+
+logger = logging.getLogger(__name__)
+
+
+# --- The checker ----------------------------------------------------------------------------------------------
+
+IN, OUT, COPY = ("in", 0), ("out", 0), ("copy", 0)
+#: Two transactions that were committed, and one that was aborted.
+HISTORY: list[Event] = [
+    Began("t1", "x"),
+    Took("t1", IN, 0, "a"),
+    Sent("t1", OUT, "t1:a"),
+    Sent("t1", COPY, "t1:a"),
+    Ended("t1", Outcome.COMMITTED),
+    Began("t2", "x"),
+    Took("t2", IN, 1, "b"),
+    Sent("t2", OUT, "t2:b"),
+    Ended("t2", Outcome.ABORTED),
+    Began("t3", "x"),
+    Took("t3", IN, 1, "b"),
+    Sent("t3", OUT, "t3:b"),
+    Sent("t3", COPY, "t3:b"),
+    Ended("t3", Outcome.COMMITTED),
+]
+LOGS: dict[Partition, Log] = {OUT: [(0, "t1:a"), (4, "t3:b")], COPY: [(0, "t1:a"), (2, "t3:b")]}
+EVERYTHING: dict[Partition, Log] = {OUT: [(0, "t1:a"), (2, "t2:b"), (4, "t3:b")], COPY: LOGS[COPY]}
+IN_LOG: dict[Partition, Log] = {IN: [(0, "a"), (1, "b")]}
+
+
+def kinds(
+    events: Sequence[Event] = HISTORY,
+    committed: dict[Partition, Log] | None = None,
+    everything: dict[Partition, Log] | None = None,
+    inputs: dict[Partition, Log] | None = None,
+) -> set[str]:
+    logs = LOGS | (committed or {})
+    found = anomalies(events, logs, everything or (EVERYTHING | (committed or {})), inputs or IN_LOG)
+    return {line.partition(":")[0] for line in found}
+
+
+def without(*left_out: Event) -> list[Event]:
+    return [event for event in HISTORY if event not in left_out]
+
+
+def test_correct_history_has_no_anomaly() -> None:
+    polls = [Polled("r", OUT, 0, "t1:a"), Polled("r", COPY, 0, "t1:a"), Polled("r", OUT, 4, "t3:b")]
+
+    assert set() == kinds() == kinds([*HISTORY, *polls])
+
+
+def test_unknown_transaction_is_there_or_not() -> None:
+    unknown = without(Ended("t3", Outcome.COMMITTED))
+    nothing: dict[Partition, Log] = {OUT: [(0, "t1:a")], COPY: [(0, "t1:a")]}
+
+    assert set() == kinds(unknown)
+    assert {"forgotten input"} == kinds(unknown, nothing, EVERYTHING)
+    assert {"torn transaction"} == kinds(unknown, {COPY: [(0, "t1:a")]}, EVERYTHING)
+
+
+@pytest.mark.parametrize(
+    "anomaly, events, committed",
+    [
+        ("aborted read", HISTORY, {OUT: [(0, "t1:a"), (2, "t2:b"), (4, "t3:b")]}),
+        ("aborted read", [*HISTORY, Polled("r", OUT, 2, "t2:b")], {}),
+        ("lost", HISTORY, {COPY: [(0, "t1:a")]}),
+        ("duplicate", HISTORY, {OUT: [(0, "t1:a"), (4, "t3:b"), (5, "t3:b")]}),
+        ("reordered", HISTORY, {OUT: [(0, "t3:b"), (4, "t1:a")]}),
+        ("never sent", HISTORY, {OUT: [(0, "t1:a"), (4, "t3:b"), (5, "t9:z")]}),
+        ("moved backwards", [*HISTORY, Polled("r", OUT, 0, "t1:a"), Polled("r", OUT, 0, "t1:a")], {}),
+        ("skipped", [*HISTORY, Polled("r", OUT, 4, "t3:b")], {}),
+        ("inconsistent offset", [*HISTORY, Polled("r", OUT, 1, "t1:a")], {}),
+        (
+            "repeated input",
+            [*HISTORY, Began("t4", "y"), Took("t4", IN, 0, "a"), Ended("t4", Outcome.COMMITTED)],
+            {},
+        ),
+        ("forgotten input", without(Took("t3", IN, 1, "b")), {}),
+    ],
+)
+def test_anomaly_is_found(anomaly: str, events: list[Event], committed: dict[Partition, Log]) -> None:
+    assert {anomaly} == kinds(events, committed)
+
+
+def test_read_of_all_records_that_misses_one_is_found() -> None:
+    assert {"uncommitted misses"} == kinds(everything={OUT: [(0, "t1:a")], COPY: LOGS[COPY]})
+
+
+# --- Clusters -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def broker_in_memory(_: int = 1) -> Iterator[Cluster]:
+    """Run a broker in memory, which can only be paused."""
+    with KorvetProcess(settings={"group.initial.rebalance.delay.ms": "200"}) as broker:
+        yield Cluster([broker], faults_of(broker)[1:2], [])
+
+
+def check(cluster: Cluster, for_s: float, longest_s: float) -> None:
+    """Run transactional clients and faults for a time, and compare the history with the logs."""
+    seed = int(os.environ.get("HISTORY_SEED") or SystemRandom().randrange(10**6))
+    create_topics(cluster.servers)
+    nemesis = Nemesis(seed, cluster.broker_faults + cluster.storage_faults, longest_s=longest_s)
+    # The executor's thread lives until the end: a server dies with the thread that started it.
+    with ThreadPoolExecutor() as executor, ExitStack() as stack:
+        load = stack.enter_context(TransactionalLoad(cluster.servers, INPUTS, OUTPUTS, seed))
+        stack.callback(report, seed, load, nemesis)
+        executor.submit(nemesis.run, for_s).result()
+        inputs: dict[Partition, Log] = {}
+
+        def count() -> int:
+            inputs.update(read_all(cluster.servers, INPUTS, "read_committed"))
+            return sum(map(len, inputs.values()))
+
+        load.finish(count)
+        committed = read_all(cluster.servers, OUTPUTS, "read_committed")
+        everything = read_all(cluster.servers, OUTPUTS, "read_uncommitted")
+
+    found = anomalies(load.events, committed, everything, inputs)
+    for line in found[:100]:
+        logger.error("%s", line)
+
+    assert [] == found[:20]
+    assert [] == load.faults
+
+
+def create_topics(servers: str) -> None:
+    admin = AdminClient({"bootstrap.servers": servers})
+    topics = {
+        topic: 1 + max(n for name, n in INPUTS + OUTPUTS if name == topic) for topic, _ in INPUTS + OUTPUTS
+    }
+    for created in admin.create_topics([NewTopic(name, count) for name, count in topics.items()]).values():
+        created.result()
+
+
+def report(seed: int, load: TransactionalLoad, nemesis: Nemesis) -> None:
+    outcomes = [each.outcome.value for each in transactions_of(list(load.events)).values()]
+    counts = {outcome.value: outcomes.count(outcome.value) for outcome in Outcome}
+    logger.info(
+        "HISTORY_SEED=%d: transactions: %s; %d faults: %s",
+        seed,
+        counts,
+        len(nemesis.done),
+        ", ".join(nemesis.done),
+    )
+
+
+CLUSTERS = [
+    broker_in_memory,
+    brokers_on_one_server,
+    broker_with_processes,
+    brokers_on_sentinels,
+    brokers_on_redis_cluster,
+]
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+@pytest.mark.clients
+@pytest.mark.parametrize("cluster", [broker_in_memory, brokers_on_one_server, brokers_on_redis_cluster])
+def test_transactions_are_whole_and_once(cluster: Callable[[int], AbstractContextManager[Cluster]]) -> None:
+    with cluster(3) as running:
+        check(running, 20, 5)
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.servers
+@pytest.mark.clients
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_transactions_are_whole_and_once_through_ten_minutes_of_faults(
+    cluster: Callable[[int], AbstractContextManager[Cluster]],
+) -> None:
+    with cluster(3) as running:
+        check(running, 600, 20)
