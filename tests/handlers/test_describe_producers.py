@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from korvet.broker.broker import Broker
+from korvet.protocol.codec import decode
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -14,6 +15,7 @@ from korvet.protocol.messages.describe_producers import (
 )
 from tests.handlers.support import NOW_MS, T0, Shim, append, ask, away, create, install, new_broker
 from tests.handlers.transactional import TransactionalProducer, coordinating
+from tests.protocol.samples import encoded
 
 
 @pytest.fixture
@@ -24,9 +26,10 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 async def describe(broker: Broker, name: str = "t", *indexes: int) -> list[PartitionResponse]:
+    """Return the partitions as a client reads them, since those of repeated ones are encoded already."""
     asked = TopicRequest(name=name, partition_indexes=list(indexes or (0,)))
-    response = await ask(broker, 61, 0, DescribeProducersRequest(topics=[asked]))
-    assert isinstance(response, DescribeProducersResponse)
+    handled = await ask(broker, 61, 0, DescribeProducersRequest(topics=[asked]))
+    response, _ = decode(DescribeProducersResponse, 0, memoryview(encoded(handled, 0)))
     (topic,) = response.topics
     assert name == topic.name
     partitions: list[PartitionResponse] = topic.partitions
@@ -89,6 +92,18 @@ async def test_partitions_have_their_own_results(broker: Broker) -> None:
     found = await describe(broker, "t", 0, 1, 0)
 
     assert [1, 0, 1] == [len(each.active_producers) for each in found]
+
+
+async def test_repeated_topics_are_answered_each(broker: Broker) -> None:
+    await append(broker, T0, b"a", producer_id=7, producer_epoch=3, base_sequence=0)
+    asked = [TopicRequest(name=name, partition_indexes=[0]) for name in ("t", "made-up", "t")]
+
+    handled = await ask(broker, 61, 0, DescribeProducersRequest(topics=asked))
+    response, _ = decode(DescribeProducersResponse, 0, memoryview(encoded(handled, 0)))
+
+    assert [("t", 1), ("made-up", 0), ("t", 1)] == [
+        (each.name, len(each.partitions[0].active_producers)) for each in response.topics
+    ]
 
 
 async def test_unreachable_storage_is_a_retriable_error(broker: Broker) -> None:

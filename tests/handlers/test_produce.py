@@ -21,7 +21,7 @@ from korvet.protocol.messages.produce import (
     TopicProduceData,
 )
 from korvet.protocol.record_batch import build_batch
-from korvet.storage.interface import ReadRequest, ReadResult, TopicPartition
+from korvet.storage.interface import ReadRequest, ReadResult, TopicPartition, TransactionEnded
 from tests.handlers.support import (
     NOW_MS,
     T0,
@@ -592,6 +592,29 @@ async def test_outdated_state_is_read_again(coordinated: Broker) -> None:
     assert [ErrorCode.NONE] == await errors_of(producer)
     await producer.finish(commit=False)
     assert 1 == len((await fetched(coordinated)).aborted_transactions or ())
+
+
+@pytest.mark.parametrize("times, error", [(1, ErrorCode.NONE), (2, ErrorCode.INVALID_TXN_STATE)])
+async def test_batch_that_a_store_has_refused_later_is_appended_once_more(
+    coordinated: Broker, times: int, error: ErrorCode
+) -> None:
+    producer = await initialized(coordinated, 1)
+    await producer.add(T0)
+    storage = coordinated._storage
+    calls: list[Any] = []
+
+    async def begin_append(batches: Any, **options: Any) -> Any:
+        calls.append(options["transactions"])
+        if len(calls) > times:
+            return await storage.begin_append(batches, **options)
+        refused = SlowAppend({T0: TransactionEnded()})
+        refused.done.set()
+        return refused
+
+    install(coordinated, Shim(storage, begin_append=begin_append))
+
+    assert [error] == await errors_of(producer)
+    assert 2 == len(calls)
 
 
 async def test_batch_of_an_ended_transaction_is_refused(coordinated: Broker) -> None:

@@ -37,7 +37,7 @@ class PartitionResponse:
 @struct
 class TopicResponse:
     name: str = string()
-    partitions: list[PartitionResponse] = array(PartitionResponse)
+    partitions: list[PartitionResponse] = array(PartitionResponse, encodable=True)
 
 
 @message(key=61, versions="0", flexible="0+")
