@@ -8,10 +8,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
-
 from conformance.apache_kafka import POM, jars
 from conformance.part import RUN_LIMIT_S, Result, Target, command, program
+from tests.reading import read_to_end
 
 PAGE = Path(__file__).parents[1] / "docs/transactions.md"
 EXAMPLE = re.compile(r"^```java\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -44,25 +43,10 @@ def run(targets: Sequence[Target]) -> Iterator[Result]:
 
 def committed(target: Target) -> set[tuple[str, bytes, bytes]]:
     """Return topic, key and value of the committed records of both topics."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": target.bootstrap_servers,
-            "group.id": "unused",
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-        }
-    )
-    topics = {topic for topic, _, _ in WANTED}
-    consumer.assign([TopicPartition(topic, 0, 0) for topic in topics])
-    found: set[tuple[str, bytes, bytes]] = set()
-    try:
-        while topics:
-            for message in consumer.consume(10, 10.0):
-                if (error := message.error()) is None:
-                    found.add((message.topic() or "", message.key() or b"", message.value() or b""))
-                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  its public name
-                    topics.discard(message.topic() or "")
-    finally:
-        consumer.close()
-    return found
+    partitions = [(topic, 0) for topic, _, _ in WANTED]
+    return {
+        (message.topic() or "", message.key() or b"", message.value() or b"")
+        for message in read_to_end(
+            {"bootstrap.servers": target.bootstrap_servers}, partitions, "read_committed"
+        )
+    }

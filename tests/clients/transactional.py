@@ -21,6 +21,7 @@ from kafka.consumer.group import ConsumerGroupMetadata
 from kafka.errors import KafkaError as PythonKafkaError
 
 from tests.clients.interface import LIMIT_S, Timeout
+from tests.reading import read_to_end
 
 T = TypeVar("T")
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
@@ -133,29 +134,8 @@ class TransactionalConfluent(TransactionalClient):
         del self._producer
 
     def read(self, topic: str, isolation_level: str, *, partition: int = 0) -> list[bytes]:
-        consumer = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": self.bootstrap_servers,
-                "group.id": "unused",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "isolation.level": isolation_level,
-            }
-        )
-        values: list[bytes] = []
-        try:
-            start = confluent_kafka.OFFSET_BEGINNING
-            consumer.assign([confluent_kafka.TopicPartition(topic, partition, start)])
-            while (message := consumer.poll(LIMIT_S)) is not None:
-                if (error := message.error()) is None:
-                    values.append(message.value() or b"")
-                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                    return values
-                else:
-                    raise confluent_kafka.KafkaException(error)
-        finally:
-            consumer.close()
-        raise Timeout("the consumer did not come to the end")
+        settings = {"bootstrap.servers": self.bootstrap_servers}
+        return [each.value() or b"" for each in read_to_end(settings, [(topic, partition)], isolation_level)]
 
 
 class TransactionalKafkaPython(TransactionalClient):

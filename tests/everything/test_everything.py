@@ -18,6 +18,7 @@ from tests.everything.brokers import CASES, BrokerWithEverything, Case, everythi
 from tests.everything.consumers import keys_by_aiokafka, keys_by_kcat
 from tests.lake.replay import rows_of
 from tests.pipeline.archiving import archived
+from tests.reading import read_to_end
 
 pytestmark = [pytest.mark.clients, pytest.mark.servers, pytest.mark.slow]
 
@@ -193,20 +194,9 @@ def transact(broker: BrokerWithEverything, **settings: str) -> None:
 
 def committed_values(broker: BrokerWithEverything, topic: str) -> Counter[bytes | None]:
     """Return the committed values of a topic, up to its end."""
-    settings = {"group.id": "unused", "isolation.level": "read_committed", "enable.partition.eof": True}
-    consumer = Consumer({**broker.librdkafka, **settings})
-    consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(2)])
-    found: Counter[bytes | None] = Counter()
-    ends = 0
-    deadline = time.monotonic() + LIMIT_S
-    while ends < 2 and time.monotonic() < deadline:
-        for message in consumer.consume(1_000, 1.0):
-            if message.error() is None:
-                found[message.value()] += 1
-            else:
-                ends += 1
-    consumer.close()
-    return found
+    partitions = [(topic, number) for number in range(2)]
+    messages = read_to_end(broker.librdkafka, partitions, "read_committed")
+    return Counter(message.value() for message in messages)
 
 
 def produce_keys(broker: BrokerWithEverything) -> None:

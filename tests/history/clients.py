@@ -24,6 +24,7 @@ from tests.history.history import (
     Value,
     decode,
 )
+from tests.reading import read_to_end
 
 GROUP = "readers"
 STATIC_GROUP = "static-readers"
@@ -92,15 +93,7 @@ class Load:
     # --- Threads ----------------------------------------------------------------------------------------
 
     def _start(self, run: Callable[[str], None], name: str) -> threading.Thread:
-        def guarded() -> None:
-            try:
-                run(name)
-            except Exception as error:  # noqa: BLE001  reported by the test
-                self.faults.append(f"{name}: {error!r}")
-
-        thread = threading.Thread(target=guarded, name=name, daemon=True)
-        thread.start()
-        return thread
+        return started(run, name, self.faults)
 
     def _produce_idempotently(self, name: str) -> None:
         self._produce(name, {"enable.idempotence": True, "acks": "all", "retry.backoff.ms": 50})
@@ -221,34 +214,23 @@ class Load:
         }
 
 
+def started(run: Callable[[str], None], name: str, faults: list[str]) -> threading.Thread:
+    """Start a thread that calls `run` with its name, and adds an error that ends it to `faults`."""
+
+    def guarded() -> None:
+        try:
+            run(name)
+        except Exception as error:  # noqa: BLE001  reported by the test
+            faults.append(f"{name}: {error!r}")
+
+    thread = threading.Thread(target=guarded, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
 def read_logs(servers: str, partitions: Sequence[Partition]) -> Logs:
     """Read every partition from start to end. Raises AssertionError if that takes too long."""
     logs: dict[Partition, list[tuple[int, Value]]] = {tp: [] for tp in partitions}
-    unfinished = {*partitions}
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "unused",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-            "log_level": 0,
-        }
-    )
-    consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in partitions])
-    ended = threading.Event()
-    timer = threading.Timer(FINAL_LIMIT_S, ended.set)
-    timer.start()
-    try:
-        while unfinished:
-            assert not ended.is_set(), f"the logs of {sorted(unfinished)} have no end"
-            for message in consumer.consume(1000, timeout=0.5):
-                tp, error = (message.topic(), message.partition()), message.error()
-                if error is None:
-                    logs[tp].append((message.offset(), decode(message.value())))
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    unfinished.discard(tp)
-    finally:
-        timer.cancel()
-        consumer.close()
+    for message in read_to_end({"bootstrap.servers": servers}, partitions, "read_uncommitted"):
+        logs[message.topic(), message.partition()].append((message.offset(), decode(message.value())))
     return logs

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Self
 
 from attrs import define, field
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from tests.history.clients import started
 from tests.history.transactions import Began, Ended, Event, Log, Outcome, Partition, Polled, Sent, Took
+from tests.reading import read_to_end
 
 GROUP = "movers"
 CALL_LIMIT_S = 60.0
@@ -99,15 +101,7 @@ class TransactionalLoad:
     # --- Threads ----------------------------------------------------------------------------------------
 
     def _start(self, name: str, run: Callable[[str], None]) -> None:
-        def guarded() -> None:
-            try:
-                run(name)
-            except Exception as error:  # noqa: BLE001  reported by the test
-                self.faults.append(f"{name}: {error!r}")
-
-        thread = threading.Thread(target=guarded, name=name, daemon=True)
-        self._threads[name] = thread
-        thread.start()
+        self._threads[name] = started(run, name, self.faults)
 
     def _again(self, run: Callable[[str, Random], None]) -> Callable[[str], None]:
         """Run a client again whenever it has died."""
@@ -275,36 +269,7 @@ class TransactionalLoad:
 def read_all(servers: str, partitions: Sequence[Partition], isolation_level: str) -> dict[Partition, Log]:
     """Read every partition from start to end. Raises AssertionError if that takes too long."""
     logs: dict[Partition, list[tuple[int, str]]] = {tp: [] for tp in partitions}
-    for tp, message in _messages(servers, partitions, isolation_level):
-        logs[tp].append((message.offset() or 0, (message.value() or b"").decode()))
+    for message in read_to_end({"bootstrap.servers": servers}, partitions, isolation_level):
+        value = (message.value() or b"").decode()
+        logs[message.topic(), message.partition()].append((message.offset() or 0, value))
     return dict(logs)
-
-
-def _messages(
-    servers: str, partitions: Sequence[Partition], isolation_level: str
-) -> Iterator[tuple[Partition, Message]]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "unused",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-            "isolation.level": isolation_level,
-            "log_level": 0,
-        }
-    )
-    consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in partitions])
-    unfinished = {*partitions}
-    deadline = time.monotonic() + JOIN_LIMIT_S
-    try:
-        while unfinished:
-            assert time.monotonic() < deadline, f"the logs of {sorted(unfinished)} have no end"
-            for message in consumer.consume(1000, 0.5):
-                tp = (message.topic(), message.partition())
-                if (error := message.error()) is None:
-                    yield tp, message
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    unfinished.discard(tp)
-    finally:
-        consumer.close()

@@ -90,7 +90,7 @@ Event = Began | Took | Sent | Ended | Polled
 
 @define
 class Transaction:
-    """What a transaction did."""
+    """A transaction: its values, those that it read, and its end."""
 
     transactional_id: str
     outcome: Outcome = Outcome.UNKNOWN
@@ -130,7 +130,7 @@ def anomalies(events: Sequence[Event], committed: Logs, everything: Logs, inputs
 
 
 def is_visible(transaction: Transaction, visible: Collection[tuple[Partition, str]]) -> bool:
-    """Return True if a transaction took effect: it says so, or one of its values is there."""
+    """Return True if a transaction took effect: its client knows that, or one of its values is there."""
     if transaction.outcome is Outcome.UNKNOWN:
         return any(sent in visible for sent in transaction.sent)
     return transaction.outcome is Outcome.COMMITTED

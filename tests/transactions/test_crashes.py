@@ -38,7 +38,7 @@ RETURNING = ("begin_append", "write_markers", "stage")
 
 
 class Failure(Enum):
-    """What happens at a call."""
+    """A failure at a call of the store."""
 
     REFUSED = "the store refuses the call"
     ANSWER_LOST = "the store executes the call, and its answer is lost"
