@@ -37,7 +37,7 @@ SECOND_VERSION = 2
 
 
 class Generation(Enum):
-    """What a client of Produce or TxnOffsetCommit understands, by the version of the request."""
+    """The abilities of a client of Produce or TxnOffsetCommit, by the version of the request."""
 
     FIRST = 1
     ABORTABLE = 2  # knows TRANSACTION_ABORTABLE

@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from korvet.cli.completion import complete_groups, complete_topics
-from korvet.cli.options import as_json, bootstrap_servers, with_client
+from korvet.cli.options import as_json, bootstrap_servers, only_states, with_client
 from korvet.cli.output import print_json, print_table
 from korvet.cli.times import EXAMPLES, now_ms, parse_duration, parse_time
 
@@ -48,13 +48,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option(
-    "--state",
-    "states",
-    type=click.Choice(STATES, case_sensitive=False),
-    multiple=True,
-    help="Only groups in this state; may be repeated.",
-)
+@only_states(STATES, "groups")
 @click.option(
     "--type",
     "kinds",

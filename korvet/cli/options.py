@@ -220,6 +220,17 @@ def check_addresses(servers: str) -> None:
         raise click.BadParameter(f"{error}.", param_hint="--bootstrap-servers") from None
 
 
+def only_states(names: tuple[str, ...], what: str) -> Callable[[F], F]:
+    """Return the option `--state`, which may be repeated, for a list of things that have these states."""
+    return click.option(
+        "--state",
+        "states",
+        type=click.Choice(names, case_sensitive=False),
+        multiple=True,
+        help=f"Only {what} in this state; may be repeated.",
+    )
+
+
 def chosen(topic: Topic, numbers: tuple[int, ...]) -> list[TopicPartition]:
     """Return the partitions of a topic with these numbers, or all if there are no numbers. Raises BadParameter."""
     from korvet.client import TopicPartition

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from korvet.cli.completion import complete_topics
-from korvet.cli.options import as_json, bootstrap_servers, with_client
+from korvet.cli.options import as_json, bootstrap_servers, chosen, only_states, with_client
 from korvet.cli.output import print_json, print_table
 from korvet.cli.times import DURATION_EXAMPLES, duration_ms, now_ms, parse_duration
 
@@ -47,13 +47,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option(
-    "--state",
-    "states",
-    type=click.Choice(STATES, case_sensitive=False),
-    multiple=True,
-    help="Only transactional ids in this state; may be repeated.",
-)
+@only_states(STATES, "transactional ids")
 @click.option(
     "--producer-id",
     "producer_ids",
@@ -128,7 +122,7 @@ def describe(ids: tuple[str, ...], servers: str, as_json: bool) -> None:
 
 async def row_of(client: Client, transactional_id: str) -> dict[str, Any]:
     """Return the row for a transactional id."""
-    from korvet.client.transactions import OPEN, describe_transaction
+    from korvet.client.transactions import describe_transaction
 
     found = await describe_transaction(client, transactional_id)
     return {
@@ -138,7 +132,7 @@ async def row_of(client: Client, transactional_id: str) -> dict[str, Any]:
         "epoch": found.producer_epoch,
         "state": found.state,
         "timeout-ms": found.timeout_ms,
-        "open-for-ms": max(0, now_ms() - found.started_ms) if found.state in OPEN else None,
+        "open-for-ms": found.open_ms(now_ms()),
         "partitions": [str(tp) for tp in found.partitions],
     }
 
@@ -215,7 +209,5 @@ def abort(topic: str, partition: int, start_offset: int, servers: str) -> None:
 
 async def partitions_of(client: Client, topics: tuple[str, ...]) -> list[TopicPartition]:
     """Return the partitions of these topics, or of all."""
-    from korvet.client import TopicPartition
-
     described = [await client.topic(each) for each in topics] or (await client.topics()).values()
-    return [TopicPartition(topic.name, each.partition) for topic in described for each in topic.partitions]
+    return [tp for topic in described for tp in chosen(topic, ())]

@@ -25,6 +25,7 @@ from korvet.client.model import (
     ListedOffset,
     OffsetAndMetadata,
     TopicPartition,
+    by_topic,
 )
 from korvet.concurrency.background import background_nursery
 from korvet.protocol.errors import (
@@ -388,9 +389,7 @@ def subscribed_topics(metadata: bytes) -> list[str]:
 
 def assignment_of(tps: Iterable[TopicPartition]) -> bytes:
     """Return the assignment of these partitions: version 0, an array of topic and array of int32, no user data."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in tps:
-        topics.setdefault(topic, []).append(partition)
+    topics = by_topic(tps)
     arrays = (
         _text(topic) + struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)
         for topic, numbers in topics.items()

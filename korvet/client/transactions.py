@@ -65,6 +65,15 @@ class Transaction:
     started_ms: int
     partitions: tuple[TopicPartition, ...]
 
+    @property
+    def is_open(self) -> bool:
+        """True while a coordinator will end the transaction."""
+        return self.state in OPEN
+
+    def open_ms(self, now_ms: int) -> int | None:
+        """Return for how long the transaction is open, or None if none is."""
+        return max(0, now_ms - self.started_ms) if self.is_open else None
+
 
 @frozen
 class ActiveProducer:
@@ -211,7 +220,7 @@ async def find_hanging(
 
 
 def _will_end(open_transaction: OpenTransaction, known: Transaction | None) -> bool:
-    return known is not None and known.state in OPEN and open_transaction.tp in known.partitions
+    return known is not None and known.is_open and open_transaction.tp in known.partitions
 
 
 async def abort(

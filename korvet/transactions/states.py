@@ -217,7 +217,7 @@ class States:
 
     @contextmanager
     def _line(self, transactional_id: str) -> Iterator[Line]:
-        """Count a request for an id while the block runs, so that the id's lock exists as long as it is used."""
+        """Count a request for an id while the block runs: the id's lock exists while it has requests."""
         line = self._lines.setdefault(transactional_id, Line())
         line.requests += 1
         try:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -16,32 +16,44 @@ from korvet.web.plots import plot_of
 from korvet.web.sessions import Visitor
 from korvet.web.site import Site, as_json, url
 
-GROUPS_A_PAGE = 50
+ROWS_A_PAGE = 50
 LONGEST_ID = 1000
 TARGETS = ("earliest", "latest", "time", "offset", "shift")
 
 
+class HasState(Protocol):
+    """A group or a transactional id in a list."""
+
+    @property
+    def state(self) -> str: ...
+
+
 async def groups(site: Site, request: Request, visitor: Visitor) -> Response:
     """Return the list of groups."""
+    values = listed_by_state(request, await list_groups(visitor.client), lambda group: group.group_id)
+    history = site.histories.of(visitor)
+    values["plots"] = {each.group_id: plot_of(history.lag(each.group_id)) for each in values["listed"].items}
+    return site.render(request, "groups.html", values)
+
+
+def listed_by_state(
+    request: Request, every: Sequence[HasState], id_of_each: Callable[[Any], str]
+) -> dict[str, Any]:
+    """Return the values of a list: those that a query selects by a part of their id and by their state."""
     query = request.query_params
     text = query.get("q", "").strip()
     state = query.get("state", "")
-    every = await list_groups(visitor.client)
-    chosen = [
-        group
-        for group in every
-        if text.lower() in group.group_id.lower() and (not state or group.state == state)
+    selected = [
+        each
+        for each in every
+        if text.lower() in id_of_each(each).lower() and (not state or each.state == state)
     ]
-    listed = Listed.of(chosen, number(query, "page", 1), GROUPS_A_PAGE)
-    history = site.histories.of(visitor)
-    values = {
-        "listed": listed,
-        "plots": {each.group_id: plot_of(history.lag(each.group_id)) for each in listed.items},
+    return {
+        "listed": Listed.of(selected, number(query, "page", 1), ROWS_A_PAGE),
         "every": len(every),
-        "states": sorted({group.state for group in every if group.state}),
+        "states": sorted({each.state for each in every if each.state}),
         "query": {"q": text, "state": state},
     }
-    return site.render(request, "groups.html", values)
 
 
 async def group(site: Site, request: Request, visitor: Visitor) -> Response:
