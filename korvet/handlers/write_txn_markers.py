@@ -72,7 +72,11 @@ async def _write(broker: Broker, marker: WritableTxnMarker) -> Outcomes:
     outcomes: Outcomes = {}
     markers: dict[TopicPartition, Marker] = {}
     time_slices = TimeSlices()
-    written = _stored(marker)
+    written: Marker | KafkaError
+    try:
+        written = _stored(marker)
+    except KafkaError as error:
+        written = detached(error)
     for asked in marker.topics:
         topic: Topic | KafkaError
         try:
@@ -83,7 +87,10 @@ async def _write(broker: Broker, marker: WritableTxnMarker) -> Outcomes:
             try:
                 if isinstance(topic, KafkaError):
                     raise topic
-                markers[partition_of(topic, index)] = written
+                tp = partition_of(topic, index)
+                if isinstance(written, KafkaError):
+                    raise written
+                markers[tp] = written
             except KafkaError as error:
                 outcomes[TopicPartition(asked.name, index)] = error.error_code
             await time_slices.next()
@@ -97,6 +104,7 @@ async def _write(broker: Broker, marker: WritableTxnMarker) -> Outcomes:
 
 
 def _stored(marker: WritableTxnMarker) -> Marker:
+    """Return the marker for storage. Raises InvalidRequest for one from nobody."""
     return Marker(
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,

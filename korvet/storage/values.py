@@ -7,9 +7,10 @@ from enum import Enum, IntEnum
 from typing import NamedTuple
 from uuid import UUID
 
-from attrs import field, frozen
+from attrs import Attribute, field, frozen
 
 from korvet.protocol.encoded_batches import EncodedBatches
+from korvet.protocol.errors import InvalidRequest
 
 # Values of metrics by name and label values. A histogram is a list (`korvet.concurrency.histograms`).
 Measurements = Mapping[str, Mapping[tuple[str, ...], float | list[float]]]
@@ -73,16 +74,22 @@ class ProducerTransaction:
     number: int
 
 
+def _is_assigned(_: object, attribute: Attribute[int], value: int) -> None:
+    if value < 0:
+        raise InvalidRequest(f"the {attribute.name} of a marker is 0 or above, not {value}")
+
+
 @frozen
 class Marker:
     """The end of a producer's transaction in a partition, which storage writes as a control batch.
 
     Without `number` (-1) the marker ends the open transaction, whichever it is, as WriteTxnMarkers requires. `version`
     is that of `TransactionNumber`: under 2 such a marker needs an epoch above the known one.
+    Raises InvalidRequest for a marker from nobody.
     """
 
-    producer_id: int
-    producer_epoch: int
+    producer_id: int = field(validator=_is_assigned)
+    producer_epoch: int = field(validator=_is_assigned)
     coordinator_epoch: int
     result: TransactionResult
     number: int = -1

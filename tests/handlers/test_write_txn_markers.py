@@ -77,6 +77,19 @@ async def test_marker_ends_an_open_transaction(broker: Broker, version: int, com
     assert (0 if commit else 1) == len(data.aborted_transactions or ())
 
 
+@pytest.mark.parametrize("producer_id, epoch", [(-1, 0), (-5, 3), (5, -1), (-1, -1)])
+async def test_marker_from_nobody_is_refused(broker: Broker, producer_id: int, epoch: int) -> None:
+    asked = {"t": [0, 1, 7], "absent": [0]}
+    outcomes = await write(broker, marker(producer_id, epoch, topics=asked), marker(9))
+
+    refused, unknown = ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert {("t", 0, refused), ("t", 1, refused), ("t", 7, unknown), ("absent", 0, unknown)} == {
+        *outcomes[producer_id]
+    }
+    assert [("t", 0, ErrorCode.NONE)] == outcomes[9]
+    assert 1 == (await fetched(broker)).high_watermark
+
+
 async def test_second_version_needs_a_raised_epoch(broker: Broker) -> None:
     producer = TransactionalProducer(broker)
     await producer.init()
