@@ -183,7 +183,8 @@ class RedisStreamsStorage(Storage):
         self.description = f"{server.name} at {redis.address.description}"
         # A server that is replaced by a replica may lose records although they are on its disk.
         fails_over = redis.address.sentinels is not None or bool(redis.address.nodes)
-        self._loses_nothing = fsync or (server.is_durable and not fails_over)
+        # With acks.all.fsync, records are on disk before they are acknowledged, but staged offsets need not be.
+        self._loses_nothing = server.is_durable and not fails_over
         self.durability = server.durability
         self._keyspace = keyspace
         self._nursery = nursery

@@ -16,7 +16,7 @@ from korvet.security.acls import Acl, Operation, PatternType, Permission, Resour
 from korvet.storage.interface import Document, DocumentConflict
 from korvet.storage.redis import document_watches
 from korvet.storage.redis_streams import open_redis_storage
-from tests.servers import RedisServer, StartServer
+from tests.servers import VALKEY, RedisServer, StartServer, on
 
 pytestmark = pytest.mark.servers
 
@@ -98,3 +98,18 @@ async def test_restarted_server_is_another_incarnation_unless_it_loses_nothing(
             await storage.load("kind", "key")
 
             assert (before == storage.incarnation("kind", "key")) is durable
+
+
+@on(VALKEY)
+async def test_server_that_syncs_every_second_may_lose_staged_offsets_with_acks_all_fsync(
+    new_server: StartServer,
+) -> None:
+    """Appends wait for the disk then, documents and offsets do not."""
+    server = new_server(options={"appendonly": "yes", "appendfsync": "everysec"})
+    async with open_redis_storage(server.url, fsync=True) as storage:
+        before = storage.incarnation("kind", "key")
+        server.kill()
+        server.start()
+        await storage.load("kind", "key")
+
+        assert before != storage.incarnation("kind", "key")
