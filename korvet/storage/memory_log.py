@@ -421,6 +421,8 @@ class PartitionLog:
         stable = self.bounds.last_stable_offset
         before = stable if stable < self.next_offset else None
         found = self._collect(number, index, max_bytes, at_least_one=at_least_one, before=before)
+        if before is None and not self.transactions.aborted:
+            return found
         end = max((header.last_offset for header in found.batches.headers()), default=offset - 1) + 1
         has_aborted = end > offset and self.transactions.aborted
         aborted = self.transactions.aborted_between(offset, end) if has_aborted else ()

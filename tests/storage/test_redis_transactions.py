@@ -21,7 +21,7 @@ from korvet.testing.contract.transactions import (
     committed_values,
     read_committed,
 )
-from korvet.testing.records import Record, append, batches_of, numbered
+from korvet.testing.records import Producer, Record, append, batches_of, numbered
 from tests.sentinels import scripted_sentinel, sentinel_url
 from tests.servers import VALKEY, RedisServer, ServerPair, on
 from tests.storage.test_redis_failover import let_catch_up, promote
@@ -228,6 +228,33 @@ async def test_long_streams_are_rebuilt_in_steps(storage: Storage, client: redis
     assert 1300 == client.xlen("{korvet:others:0}:$aborted")
     await open_one.end(COMMIT)
     assert [b"open"] == await committed_values(storage, tp)
+
+
+async def test_large_entries_are_rebuilt_in_more_steps(storage: Storage, client: redis.Redis) -> None:
+    """A step has some milliseconds: a megabyte, as where other clients' entries are adopted."""
+    await storage.create_topic("others", 1, {})
+    tp = TopicPartition("others", 0)
+    open_one = Client(storage, tp)
+    first = await open_one.send(b"open")
+    for _ in range(400):
+        client.xadd("korvet:others:0", {"value": bytes(70_000)})
+    client.delete("{korvet:others:0}:$state")
+
+    def calls() -> int:
+        found: int = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+        return found
+
+    before = calls()
+    assert first.base_offset == (await storage.latest(tp)).last_stable_offset
+    assert calls() - before > 20
+
+
+async def test_foreign_fields_of_the_producers_are_ignored(storage: Storage, client: redis.Redis) -> None:
+    await append(storage, TP, numbered(1), producer=Producer(9))
+    for key in (PRODUCERS, TRANSACTIONS):
+        client.hset(key, mapping={"5": "1 2 x", "6": "", "7": "1 2 3:x", HUGE: "1 2", "x": "1 2"})
+
+    assert [9] == [each.producer_id for each in await storage.active_producers(TP)]
 
 
 async def test_foreign_entries_neither_begin_nor_end_transactions(

@@ -114,10 +114,8 @@ class Appender:
         time_slices = TimeSlices()
         for tp, batch in batches.items():
             try:
-                partition = self.context.partitions.known(tp) or await self.context.partitions.find(tp)
+                partition = await self._accepting(tp)
                 config = partition.config
-                if (refusal := self.context.refusal(partition.keys.stream)) is not None:
-                    raise refusal
                 if grown > GROWN_BYTES:
                     raise MessageTooLarge("The records of the request become too large when decompressed.")
                 packing = pack_batch(
@@ -125,7 +123,7 @@ class Appender:
                     config,
                     defaults.record_max_headers,
                     defaults.record_max_batch_records,
-                    transactions.get(tp) if transactions else None,
+                    transactions.get(tp),
                 )
                 if batch.compression and not partition.is_batch_layout:
                     await share.take(0)
@@ -135,18 +133,12 @@ class Appender:
                 finally:
                     share.hold(grown)
                 waits = self.context.waits_for_replicas(acks, config)
+                if waits:
+                    await self._open_waiting(partition)
                 producer_batch = ProducerBatch.of(batch)
                 ticket = Ticket(
-                    partition,
-                    config,
-                    packed,
-                    producer_batch,
-                    submission,
-                    waits_for_replicas=waits,
-                    has_transaction=bool(transactions) and tp in transactions,
+                    partition, config, packed, producer_batch, submission, waits_for_replicas=waits
                 )
-                if ticket.waits_for_replicas:
-                    await self._open_waiting(partition)
             except KafkaError as error:
                 submission.fail(tp, ProducerBatch.of(batch), detached(error))
                 continue
@@ -159,12 +151,11 @@ class Appender:
     ) -> list[Ticket]:
         """Return one ticket for each marker that was not refused."""
         tickets = []
+        time_slices = TimeSlices()
         for tp, marker in markers.items():
             try:
-                partition = self.context.partitions.known(tp) or await self.context.partitions.find(tp)
+                partition = await self._accepting(tp)
                 config = partition.config
-                if (refusal := self.context.refusal(partition.keys.stream)) is not None:
-                    raise refusal
                 packed = pack_marker(marker, config, now_ms)
                 waits = self.context.waits_for_replicas(-1, config)
                 if waits:
@@ -182,7 +173,15 @@ class Appender:
                 )
             except KafkaError as error:
                 submission.fail(tp, NO_PRODUCER, detached(error))
+            await time_slices.next()
         return tickets
+
+    async def _accepting(self, tp: TopicPartition) -> Partition:
+        """Return a partition whose server accepts appends. Raises the KafkaError that refuses them."""
+        partition = self.context.partitions.known(tp) or await self.context.partitions.find(tp)
+        if (refusal := self.context.refusal(partition.keys.stream)) is not None:
+            raise refusal
+        return partition
 
     async def _open_waiting(self, partition: Partition) -> None:
         """Ensure that the partition's server has a connection for appends that wait for replicas."""

@@ -134,7 +134,6 @@ class Ticket:
         "appended",
         "batch",
         "config",
-        "has_transaction",
         "is_marker",
         "is_resolved",
         "packed",
@@ -152,7 +151,6 @@ class Ticket:
         submission: Submission,
         *,
         waits_for_replicas: bool,
-        has_transaction: bool = False,
         is_marker: bool = False,
     ) -> None:
         self.partition = partition
@@ -161,7 +159,6 @@ class Ticket:
         self.batch = batch
         self.submission = submission
         self.waits_for_replicas = waits_for_replicas  # or, with acks.all.fsync, for the disk
-        self.has_transaction = has_transaction or is_marker
         self.is_marker = is_marker
         self.appended: AppendResult | None = None  # while replicas have not confirmed it
         self.is_resolved = False
@@ -341,7 +338,7 @@ class AppendQueue:
             ),
             len(call.tickets),
         ]
-        has_transactions = any(ticket.has_transaction for ticket in call.tickets)
+        has_transactions = any(ticket.packed.has_transaction for ticket in call.tickets)
         keys = partition.keys.all if has_transactions else partition.keys.log
         head = tuple(APPEND.command(keys, arguments))
         count = len(head) + sum(ticket.packed.argument_count for ticket in call.tickets)

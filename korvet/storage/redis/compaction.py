@@ -102,7 +102,6 @@ class Plan:
     clean_size: int  # of these bytes, those that are compacted
     largest: int  # bytes of the largest entry
     skips: bool  # whether some entries have IDs without offset
-    aborted: Sequence[StoredAborted] = ()  # by marker
 
     @property
     def config(self) -> TopicConfig:
@@ -112,7 +111,7 @@ class Plan:
     def reader(self) -> EntryReader:
         return EntryReader(self.partition.mapper, self.partition.is_batch_layout, self.skips)
 
-    def next_round(self, max_keys: int) -> Round:
+    def next_round(self, max_keys: int, transactions: DecidedTransactions) -> Round:
         """Return a round without keys."""
         return Round(
             max_keys,
@@ -120,15 +119,8 @@ class Plan:
             newest=self.next_offset - 1,
             tombstones_end=self.cleaned.tombstones_end(self.now_ms, self.config.delete_retention_ms),
             end=self.cleaned.end,
-            transactions=self._transactions(),
+            transactions=transactions,
         )
-
-    def _transactions(self) -> DecidedTransactions:
-        decided = DecidedTransactions()
-        bound = self.partition.bound
-        for each in self.aborted:
-            decided.add_aborted(each.producer_id, bound(each.first_id), bound(each.marker_id))
-        return decided
 
     def first_offset(self, entry: Entry) -> int:
         """Return the entry's first offset, or the next possible offset if its ID has none."""
@@ -276,19 +268,21 @@ class Compactor:
             max(0, int(clean_size or 0) - gone),
             int(largest or 0),
             skips=skipped != b"0",
-            aborted=await self._aborted(partition),
         )
 
-    async def _aborted(self, partition: Partition) -> Sequence[StoredAborted]:
+    async def _decided(self, partition: Partition) -> DecidedTransactions:
         """Return the aborted transactions that may have records left."""
-        found: list[StoredAborted] = []
+        decided = DecidedTransactions()
+        bound = partition.bound
         position = b"-"
         while True:
             command = (b"XRANGE", partition.keys.aborted, position, b"+", b"COUNT", SLICE_ENTRIES)
             entries = cast(Sequence[Entry], await self.redis.execute(*command, repeatable=True))
-            found += [each for each in map(StoredAborted.parse, entries) if each is not None]
+            for each in map(StoredAborted.parse, entries):
+                if each is not None:
+                    decided.add_aborted(each.producer_id, bound(each.first_id), bound(each.marker_id))
             if len(entries) < SLICE_ENTRIES:
-                return found
+                return decided
             position = b"(" + entries[-1][0]
 
     async def _oldest_dirty_ms(self, plan: Plan) -> int:
@@ -314,7 +308,8 @@ class Compactor:
     async def _noted(self, plan: Plan) -> tuple[Round, int]:
         """Return a round with the keys of the dirty part, up to its limit of keys, and the bytes of that part."""
         limit = lag_limit(plan.config, plan.now_ms)
-        round_ = plan.next_round(self.partitions.defaults.compaction_max_keys)
+        decided = await self._decided(plan.partition)
+        round_ = plan.next_round(self.partitions.defaults.compaction_max_keys, decided)
         reader = plan.reader
         slices = self._slices(plan, round_.end, plan.stable)
         time_slices = TimeSlices()

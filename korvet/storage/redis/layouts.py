@@ -78,6 +78,7 @@ class Packed(NamedTuple):
     buffers: list[Buffer]
     records: int
     size: int
+    has_transaction: bool  # a batch of a transaction, or a marker
 
 
 Packing = Steps[Packed]
@@ -309,4 +310,4 @@ def joined(
         arguments += piece
     buffers = [*pack_arguments(tuple(arguments)), *data]
     size = sum(piece.size for piece in pieces)
-    return Packed(len(arguments) + data_count, buffers, batch.record_count, size)
+    return Packed(len(arguments) + data_count, buffers, batch.record_count, size, bool(transaction))

@@ -32,7 +32,11 @@ class StoredProducer(NamedTuple):
     @classmethod
     def parse(cls, text: bytes) -> StoredProducer:
         epoch, time_ms, *batches = text.split()
-        return cls(int(epoch), int(time_ms), int(batches[-1].split(b":")[1]) if batches else -1)
+        last_sequence = -1
+        if batches:
+            _, last, *_ = batches[-1].split(b":")
+            last_sequence = int(last)
+        return cls(int(epoch), int(time_ms), last_sequence)
 
 
 class StoredTransaction(NamedTuple):
@@ -110,7 +114,8 @@ class Producers:
             )
             cursor, pairs = cast(tuple[bytes, Sequence[bytes]], reply)
             each = iter(pairs)
-            fields |= {int(name): value for name, value in zip(each, each, strict=True) if name.isdigit()}
+            pairs_of_each = zip(each, each, strict=True)
+            fields |= {int(name): value for name, value in pairs_of_each if PRODUCER_ID.fullmatch(name)}
         return fields
 
 

@@ -274,7 +274,8 @@ class Reader:
                     await self._finish(read, first)
                     done = read
                     if read.needs_more_aborted and not await self._has_read_aborted(read):
-                        done = await self._repeated(read, min(requests[read.partition.tp].max_bytes, left))
+                        limit = min(requests[read.partition.tp].max_bytes, left)
+                        done = await self._repeated(read, limit, at_least_one=left == max_bytes)
                     results[read.partition.tp] = done.result()
                     left -= done.size
                 except KafkaError as error:
@@ -358,11 +359,11 @@ class Reader:
             read.take_aborted(entries[1:], has_more=len(entries) == ABORTED_AT_ONCE)
         return True
 
-    async def _repeated(self, read: PartitionRead, limit: int) -> PartitionRead:
+    async def _repeated(self, read: PartitionRead, limit: int, *, at_least_one: bool) -> PartitionRead:
         """Read again from the beginning, after a compaction or retention has removed some of the records."""
         for _ in range(ATTEMPTS):
             again = PartitionRead(read.partition, read.offset, limit, is_committed=True)
-            again.at_least_one = True
+            again.at_least_one = at_least_one
             (first,) = await self._first_slices([again])
             await self._finish(again, first)
             if await self._has_read_aborted(again):

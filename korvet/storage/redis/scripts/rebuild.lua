@@ -76,12 +76,13 @@ local function rebuild(limit)
   local from, last = unpack(call('HMGET', state_key, 'rebuild.from', 'rebuild.end'))
   if not last then return true end
   from = from or '-'
-  local seen = 0
-  while seen < limit do
+  local seen, size = 0, 0
+  while seen < limit and size < 1048576 do
     local entries = call('XRANGE', stream, from, last, 'COUNT', REBUILT_AT_ONCE)
     for _, entry in ipairs(entries) do
       rebuild_from(entry)
-      seen, from = seen + 1, '(' .. entry[1]
+      local bytes = measure(entry, pair_of(entry[1]))
+      seen, size, from = seen + 1, size + bytes, '(' .. entry[1]
     end
     if #entries < REBUILT_AT_ONCE then
       call('HDEL', state_key, 'rebuild.from', 'rebuild.end')
