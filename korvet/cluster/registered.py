@@ -336,22 +336,8 @@ class RegisteredMembership(Membership):
 
     async def _read_all(self) -> dict[int, Stored]:
         keys = [int(key) for key in await self.storage.documents(KIND) if key.isdecimal() and key.isascii()]
-        found = await in_parallel(self._load_or_error, keys)
-        for each in found:
-            if isinstance(each, KafkaError):
-                raise each
-        return {
-            key: each
-            for key, each in zip(keys, found, strict=True)
-            if isinstance(each, Stored) and each.version
-        }
-
-    async def _load_or_error(self, node_id: int) -> Stored | KafkaError:
-        # Raising it in one of several concurrent tasks would make an exception group.
-        try:
-            return await self._load(node_id)
-        except KafkaError as error:
-            return error
+        found = await in_parallel(self._load, keys)
+        return {key: each for key, each in zip(keys, found, strict=True) if each.version}
 
     async def _load(self, node_id: int) -> Stored:
         document = await self.storage.load(KIND, str(node_id))

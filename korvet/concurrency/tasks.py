@@ -59,14 +59,20 @@ async def supervise(
 async def in_parallel(
     function: Callable[[T], Awaitable[R]], arguments: Sequence[T], *, at_once: int = 50
 ) -> list[R]:
-    """Return the results of `function` for each argument, in order, with at most `at_once` concurrent calls."""
+    """Return the results of `function` for each argument, in order, with at most `at_once` concurrent calls.
+
+    Raises the first exception of a call, not in a group, and cancels the other calls.
+    """
     if len(arguments) < 2:
         return [await function(argument) for argument in arguments]
     results: dict[int, R] = {}
+    failures: list[Exception] = []
     numbered = enumerate(arguments)
     async with trio.open_nursery() as nursery:
         for _ in range(min(at_once, len(arguments))):
-            nursery.start_soon(_work, function, numbered, results)
+            nursery.start_soon(_work, function, numbered, results, failures, nursery.cancel_scope)
+    if failures:
+        raise failures[0]
     return [results[number] for number in range(len(arguments))]
 
 
@@ -74,8 +80,14 @@ async def _work(
     function: Callable[[T], Awaitable[R]],
     numbered: Iterator[tuple[int, T]],
     results: dict[int, R],
+    failures: list[Exception],
+    scope: trio.CancelScope,
 ) -> None:
     time_slices = TimeSlices(WORKER_SLICE_S)
-    for number, argument in numbered:
-        results[number] = await function(argument)
-        await time_slices.next()
+    try:
+        for number, argument in numbered:
+            results[number] = await function(argument)
+            await time_slices.next()
+    except Exception as error:  # noqa: BLE001  the caller raises it
+        failures.append(error)
+        scope.cancel()

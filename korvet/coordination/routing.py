@@ -103,14 +103,8 @@ class Routing:
         if processes is None:
             return []
 
-        async def ask(index: int) -> Any:
-            # The error is returned because raising it in one of several concurrent tasks would make an exception group.
-            try:
-                return await processes.ask(index, question)
-            except KafkaError as error:
-                return error
-
-        return [_result(each) for each in await in_parallel(ask, list(processes.others))]
+        answers = await in_parallel(lambda index: processes.ask(index, question), list(processes.others))
+        return [_result(each) for each in answers]
 
 
 def _result(answer: Any) -> Any:

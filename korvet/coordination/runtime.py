@@ -423,7 +423,7 @@ class Runtime(Generic[M]):
                     self.drop(held, NotCoordinator)
             try:
                 await in_parallel(self._load_if_possible, await self.own_keys())
-            except* KafkaError:
+            except KafkaError:
                 fields = {"_kind": self.machines.kind}
                 logger.warning(
                     "the store cannot be read; %(_kind)ss are loaded when they are requested", fields

@@ -92,3 +92,22 @@ async def test_in_parallel_with_no_or_one_argument(arguments: list[int]) -> None
         return 2 * number
 
     assert [2 * number for number in arguments] == await in_parallel(double, arguments)
+
+
+async def test_in_parallel_raises_the_first_exception_alone_and_ends_the_other_calls(
+    autojump_clock: MockClock,
+) -> None:
+    ended = []
+
+    async def fail(number: int) -> None:
+        try:
+            await trio.sleep(number)
+        finally:
+            ended.append(trio.current_time())
+        raise ValueError(str(number))
+
+    began_s = trio.current_time()
+    with pytest.raises(ValueError, match="^1$"):
+        await in_parallel(fail, [3, 1, 2])
+
+    assert [began_s + 1] * 3 == ended
