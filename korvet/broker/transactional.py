@@ -43,6 +43,13 @@ class Generation(Enum):
     ABORTABLE = 2  # knows TRANSACTION_ABORTABLE
     ADDS = 3  # lets the broker add partitions and groups, and repeats after CONCURRENT_TRANSACTIONS
 
+    @classmethod
+    def of(cls, version: int, abortable_since: int, adds_since: int) -> Generation:
+        """Return the generation of a version, given the first versions of the later ones."""
+        if version >= adds_since:
+            return cls.ADDS
+        return cls.ABORTABLE if version >= abortable_since else cls.FIRST
+
 
 def check_transactions_are_served(broker: Broker) -> None:
     """Raise TransactionalIdAuthorizationFailed on a store that does not serve transactions.
@@ -115,10 +122,9 @@ async def admit(
     """Return the transactions of transactional batches, which have one producer, and the errors of those refused."""
     first = next(iter(batches.values()))
     producer = first.producer_id, first.producer_epoch
-    tps: dict[Partition, TopicPartition] = {}
     try:
-        for tp in batches:
-            tps[partition_in(await broker.find_topic(tp.topic), tp.partition)] = tp
+        topics = {name: await broker.find_topic(name) for name in {tp.topic for tp in batches}}
+        tps = {partition_in(topics[tp.topic], tp.partition): tp for tp in batches}
         number = await number_of(broker, transactional_id, producer, generation, partitions=tps)
     except TransactionAbortable as error:
         return await _admit_some(broker, transactional_id, producer, generation, tps, error)

@@ -36,20 +36,22 @@ async def handle(
     unknown = [name for name in dict.fromkeys(request.state_filters) if name not in STATES]
     try:
         pattern = _pattern(request.transactional_id_pattern)
-        listed = await broker.transactions.listed()
+
+        def is_wanted(name: str) -> bool:
+            return (pattern is None or pattern(name)) and broker.may(
+                context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name
+            )
+
+        listed = await broker.transactions.listed(is_wanted)
     except KafkaError as error:
         return ListTransactionsResponse(error_code=coordinator_error(error).error_code)
     filters = _Filters(request, broker.clock())
     found: list[TransactionState] = []
     time_slices = TimeSlices()
     for name, transaction in listed:
-        await time_slices.next()
-        if not filters.accept(transaction):
-            continue
-        if pattern is not None and not pattern(name):
-            continue
-        if broker.may(context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name):
+        if filters.accept(transaction):
             found.append(_state(name, transaction))
+        await time_slices.next()
     return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=found)
 
 

@@ -265,9 +265,7 @@ async def _again(
 
 
 def _generation(version: int) -> Generation:
-    if version >= ADDS_SINCE:
-        return Generation.ADDS
-    return Generation.ABORTABLE if version >= ABORTABLE_SINCE else Generation.FIRST
+    return Generation.of(version, ABORTABLE_SINCE, ADDS_SINCE)
 
 
 async def _refuse(

@@ -49,17 +49,12 @@ async def handle(
     commits = await sort_commits(broker, context, request.topics)
     outcomes = commits.outcomes
     if commits.asked:
-        outcomes |= await _stage(broker, request, group_id, commits, _generation(context.version))
+        generation = Generation.of(context.version, ABORTABLE_SINCE, ADDS_SINCE)
+        outcomes |= await _stage(broker, request, group_id, commits, generation)
     answered = [topic for topic in request.topics if topic.partitions]
     return TxnOffsetCommitResponse(
         topics=await map_in_slices(lambda topic: _answer(topic, outcomes), answered)
     )
-
-
-def _generation(version: int) -> Generation:
-    if version >= ADDS_SINCE:
-        return Generation.ADDS
-    return Generation.ABORTABLE if version >= ABORTABLE_SINCE else Generation.FIRST
 
 
 async def _stage(
@@ -73,7 +68,7 @@ async def _stage(
     try:
         if not group_id:
             raise InvalidGroupId
-        broker.membership.check_coordinates(group_id)
+        broker.groups.routing.check(group_id)
         outcomes = await _stage_once(broker, request, group_id, commits, generation)
         if any(isinstance(outcome, InvalidTxnState) for outcome in outcomes.values()):
             # The transaction has ended: this process may have had an outdated state of it.

@@ -153,7 +153,8 @@ class Server:
                 await accepting.start(supervise, "sweep", self._sweep)
                 await accepting.start(supervise, "groups", self.broker.groups.run)
                 await accepting.start(supervise, "expired offsets", self.broker.groups.expire_offsets)
-                await accepting.start(supervise, "transactions", self.broker.transactions.run)
+                if self.broker.store.serves_transactions:
+                    await accepting.start(supervise, "transactions", self.broker.transactions.run)
                 await accepting.start(supervise, "retention", self.broker.retention.run)
                 await accepting.start(supervise, "compaction", self.broker.compaction.run)
                 await accepting.start(supervise, "archived", self.broker.log.run)

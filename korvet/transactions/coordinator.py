@@ -11,7 +11,8 @@ A process looks at an id when it has something to do for it:
   answer to EndTxn does not wait for that.
 
 If that process or its broker ends, the owner continues. It looks at all of its ids when it starts, when the membership
-changes, and every SWEEP_S seconds. It also continues a prepared transaction that a request has found. Before it writes
+changes, and every SWEEP_S seconds or less often. It also continues a prepared transaction that a request has found. A
+process that does not know whether it has prepared a transaction looks as the owner does. Before a process writes
 markers of a transaction that it has not prepared, it raises the coordinator epoch, by which partitions refuse the
 markers of the process before. Decisions of several processes cannot contradict each other, because markers of a
 transaction follow from its document, and a document that is prepared does not change until it is complete.
@@ -30,6 +31,7 @@ from attrs import define, field
 
 from korvet.cluster.membership import Membership
 from korvet.concurrency.tasks import in_parallel
+from korvet.concurrency.time_slices import TimeSlices
 from korvet.config import Config
 from korvet.coordination.deadlines import Deadlines
 from korvet.coordination.routing import Processes, Routing, Verbs
@@ -37,6 +39,7 @@ from korvet.coordination.runtime import current_ms
 from korvet.protocol.errors import (
     ConcurrentTransactions,
     CoordinatorNotAvailable,
+    InvalidProducerIdMapping,
     InvalidTransactionTimeout,
     KafkaError,
     TransactionalIdNotFound,
@@ -59,7 +62,7 @@ from korvet.transactions.machine import (
     Verify,
     missing,
 )
-from korvet.transactions.states import TRANSACTION, Saved, States
+from korvet.transactions.states import TRANSACTION, Saved, States, Unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -70,12 +73,13 @@ SLICE = 500
 AT_ONCE = 500
 # Open transactions that are read for metrics.
 OPEN_READ = 500
-# The interval of sweeps while the membership does not change.
-SWEEP_S = 600.0
+# The interval of sweeps while the membership does not change, and its minimum in durations of a sweep.
+SWEEP_S = 60.0
+SWEEP_PAUSES = 100
 # After an error of the store, or a save whose outcome is unknown, look at the id after this time.
 LOOK_AGAIN_MS = 5000
-# Pause between two looks at a transaction that another process ends.
-POLL_S = 0.002
+# Pauses between two looks at a transaction that another process ends.
+FIRST_POLL_S, LONGEST_POLL_S = 0.002, 0.02
 
 REMOVABLE = COMPLETED | {State.EMPTY}
 
@@ -100,6 +104,9 @@ class TransactionCoordinator:
     _earlier: trio.Event = field(factory=trio.Event)
     _looking: set[str] = field(factory=set)  # ids that `run` works on
     _missed: set[str] = field(factory=set)  # those of them that became due meanwhile
+    _unsure: set[str] = field(
+        factory=set
+    )  # ids of which this process may have saved a state without an answer
     _endings: dict[str, Ending] = field(factory=dict)  # transactions that this process ends
 
     verbs: ClassVar[Verbs] = VERBS
@@ -111,7 +118,7 @@ class TransactionCoordinator:
             self.clock,
             self.allocate,
             self.config.transactional_id_expiration_ms,
-            unsure=self._look_again,
+            unsure=self._note_unsure,
         )
 
     @property
@@ -262,14 +269,18 @@ class TransactionCoordinator:
             raise TransactionalIdNotFound
         return saved.transaction
 
-    async def listed(self) -> list[tuple[str, Transaction]]:
-        """Return the ids that this broker coordinates, sorted, with their states.
+    async def listed(self, is_wanted: Callable[[str], bool]) -> list[tuple[str, Transaction]]:
+        """Return the wanted ones of the ids that this broker coordinates, sorted, with their states.
 
         Unreadable documents are logged and left out.
         """
         found: list[tuple[str, Transaction]] = []
-        ids = sorted(await self.storage.documents(TRANSACTION))
-        own = [each for each in ids if self.routing.coordinates(each)]
+        own = []
+        time_slices = TimeSlices()
+        for each in sorted(await self.storage.documents(TRANSACTION)):
+            if self.routing.coordinates(each) and is_wanted(each):
+                own.append(each)
+            await time_slices.next()
         for start in range(0, len(own), SLICE):
             part = own[start : start + SLICE]
             states = await in_parallel(self._read_or_none, part)
@@ -283,7 +294,7 @@ class TransactionCoordinator:
     async def _read_or_none(self, transactional_id: str) -> Saved | None:
         try:
             return await self.states.read(transactional_id)
-        except CoordinatorNotAvailable:
+        except Unreadable:
             return None
 
     # --- Metrics ----------------------------------------------------------------------------------------
@@ -317,6 +328,7 @@ class TransactionCoordinator:
         except ConcurrentTransactions:
             self._continue(transactional_id)
             raise
+        self._unsure.discard(transactional_id)
         self._follow(transactional_id, decision)
         if decision.error is not None:
             raise decision.error
@@ -325,6 +337,7 @@ class TransactionCoordinator:
     async def _decide_after_end(self, transactional_id: str, event: Event, wait_ms: int) -> Decision:
         """Decide as `_decide` does, and again while a transaction ends, until `wait_ms` have passed."""
         give_up_s = trio.current_time() + wait_ms / 1000
+        pause_s = FIRST_POLL_S
         while True:
             try:
                 return await self._decide(transactional_id, event)
@@ -335,7 +348,8 @@ class TransactionCoordinator:
                 with trio.move_on_at(give_up_s):
                     await ending.done.wait()
             else:
-                await trio.sleep(POLL_S)
+                await trio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_POLL_S)
 
     def _follow(self, transactional_id: str, decision: Decision) -> None:
         """Schedule what this process has to do for an id, and cancel what earlier states have required."""
@@ -410,6 +424,10 @@ class TransactionCoordinator:
                 self._missed.discard(transactional_id)
                 self._look_in(transactional_id, 0)
 
+    def _note_unsure(self, transactional_id: str) -> None:
+        self._unsure.add(transactional_id)
+        self._look_again(transactional_id)
+
     def _look_again(self, transactional_id: str) -> None:
         self._look_in(transactional_id, LOOK_AGAIN_MS)
 
@@ -421,10 +439,15 @@ class TransactionCoordinator:
     async def _look_or_log(self, transactional_id: str) -> None:
         try:
             await self._look(transactional_id)
+        except Unreadable:
+            return  # and was logged: the next sweep or request looks again
         except KafkaError as error:
             fields = {"_id": quoted(transactional_id), "error": error.message}
             logger.warning("transactional id %(_id)s: its transaction has to wait: %(error)s", fields)
             self._look_again(transactional_id)
+        except BaseException:
+            self._look_again(transactional_id)  # when `run` is started again
+            raise
 
     async def _look(self, transactional_id: str) -> None:
         """Do what the state of an id requires of this process now."""
@@ -434,13 +457,20 @@ class TransactionCoordinator:
             return
         saved = await self.states.read(transactional_id)
         self.counts.seen(transactional_id, None if saved is None else saved.transaction)
-        if saved is None:
-            return
-        if saved.transaction.state is State.ONGOING:
+        if saved is not None and saved.transaction.state is State.ONGOING:
             await self._time_out(transactional_id)
-        elif saved.transaction.is_prepared and self.routing.runs_here(transactional_id):
+        elif saved is not None and saved.transaction.is_prepared:
+            await self._take_over(transactional_id)
+        else:
+            self._unsure.discard(transactional_id)
+
+    async def _take_over(self, transactional_id: str) -> None:
+        """End a prepared transaction, as its owner, or because this process may have prepared it itself."""
+        if transactional_id not in self._unsure:
+            if not self.routing.runs_here(transactional_id):
+                return
             self.routing.check(transactional_id)
-            await self._decide(transactional_id, TakeOver())
+        await self._decide(transactional_id, TakeOver())
 
     async def _time_out(self, transactional_id: str) -> None:
         decision = await self._decide(transactional_id, TimeOut())
@@ -470,23 +500,30 @@ class TransactionCoordinator:
             self._end_ending(transactional_id)
             self._look_again(transactional_id)
             return
-        if is_done:
-            await self._decide(transactional_id, Complete(ending.transaction.number))
-            self.counts.ended(ending.result, trio.current_time() - ending.began_s)
-        else:
+        if not is_done:
             self._look_in(transactional_id, ending.pause_ms)
+            return
+        try:
+            decision = await self._decide(transactional_id, Complete(ending.transaction.number))
+        except InvalidProducerIdMapping:  # the store has lost the document
+            self._end_ending(transactional_id)
+            return
+        if decision.is_saved:
+            self.counts.ended(ending.result, trio.current_time() - ending.began_s)
 
     # --- Sweeps -----------------------------------------------------------------------------------------
 
     async def _sweep(self) -> None:
         """Look at all ids that this process owns, and again after each change of the membership."""
         while True:
-            changed, pause_s = self.routing.changed, SWEEP_S
+            changed, began_s = self.routing.changed, trio.current_time()
             try:
                 await self._sweep_once()
             except KafkaError as error:
                 logger.warning("the transactional ids cannot be read: %(error)s", {"error": error.message})
                 pause_s = LOOK_AGAIN_MS / 1000
+            else:
+                pause_s = max(SWEEP_S, SWEEP_PAUSES * (trio.current_time() - began_s))
             with trio.move_on_after(pause_s):
                 await changed.wait()
 
@@ -501,11 +538,14 @@ class TransactionCoordinator:
         """Schedule a look at an id that needs one, and delete one that has expired."""
         try:
             saved = await self.states.read(transactional_id)
+            if saved is not None:
+                await self._schedule(transactional_id, saved)
+        except Unreadable:
+            return
         except KafkaError:
             self._look_again(transactional_id)
-            return
-        if saved is None:
-            return
+
+    async def _schedule(self, transactional_id: str, saved: Saved) -> None:
         transaction = saved.transaction
         if transaction.state is State.ONGOING:
             self._arm(transactional_id, transaction)

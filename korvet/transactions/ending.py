@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 # Markers of one call of the storage.
 MARKERS_AT_ONCE = 500
-FIRST_PAUSE_MS = 50
+FIRST_PAUSE_MS = 100
 LONGEST_PAUSE_MS = 2000
 # Time for which markers wait for replicas.
 TIMEOUT_S = 10.0
@@ -46,7 +46,7 @@ class Ending:
     transaction: Transaction
     partitions: set[Partition] = field(init=False)
     groups: set[str] = field(init=False)
-    pause_ms: int = FIRST_PAUSE_MS  # until the next round
+    pause_ms: int = 0  # until the next round
     began_s: float = field(factory=trio.current_time)
     done: trio.Event = field(
         factory=trio.Event
@@ -87,8 +87,9 @@ class Ending:
             raise fenced[0]
         if not self.partitions and not self.groups:
             return True
-        longest = ERROR_PAUSE_MS if self._has_failed else LONGEST_PAUSE_MS
-        self.pause_ms = ERROR_PAUSE_MS if self._has_failed else min(2 * self.pause_ms, longest)
+        self.pause_ms = (
+            ERROR_PAUSE_MS if self._has_failed else min(2 * self.pause_ms or FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
+        )
         return False
 
     # --- Partitions -------------------------------------------------------------------------------------

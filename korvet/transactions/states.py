@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import trio
 from attrs import define, evolve, field, frozen
@@ -34,6 +34,10 @@ TRANSACTION = "transaction"
 ATTEMPTS = 8
 # The limit of the cache: ids, plus the partitions and groups of their transactions. An item has about 500 bytes.
 CACHED_ITEMS = 100_000
+
+
+class Unreadable(CoordinatorNotAvailable):
+    """The document of an id is not one of korvet's, and was logged."""
 
 
 @frozen
@@ -128,7 +132,7 @@ class States:
                 self._unreadable.add(transactional_id)
                 fields = {"error": error, "transactional_id": transactional_id}
                 logger.error("%(error)s: it is not served", fields)  # noqa: TRY400  the traceback adds nothing
-            raise CoordinatorNotAvailable(str(error)) from None
+            raise Unreadable(str(error)) from None
 
     # --- Deciding ---------------------------------------------------------------------------------------
 
@@ -206,14 +210,11 @@ class States:
         self._note(transactional_id, Saved(decision.state, saved))
         return decision
 
-    async def delete(self, transactional_id: str, saved: Saved) -> bool:
-        """Delete an id's document. Return False if another process has saved it meanwhile."""
+    async def delete(self, transactional_id: str, saved: Saved) -> None:
+        """Delete an id's document, unless another process has saved it meanwhile."""
         self.forget(transactional_id)
-        try:
+        with suppress(DocumentConflict):
             await self.storage.save(TRANSACTION, transactional_id, None, expected_version=saved.version)
-        except DocumentConflict:
-            return False
-        return True
 
     @contextmanager
     def _line(self, transactional_id: str) -> Iterator[Line]:

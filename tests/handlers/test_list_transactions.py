@@ -119,7 +119,10 @@ async def test_invalid_pattern_is_refused(broker: Broker) -> None:
     assert ErrorCode.INVALID_REGULAR_EXPRESSION == response.error_code
 
 
-async def test_unreachable_storage_is_a_retriable_error(broker: Broker) -> None:
-    broker.transactions.storage = Shim(broker._storage, documents=away)
+@pytest.mark.parametrize("method", ["documents", "load"])
+async def test_unreachable_storage_is_a_retriable_error(
+    broker: Broker, producers: dict[str, TransactionalProducer], method: str
+) -> None:
+    broker.transactions.storage = Shim(broker._storage, **{method: away})
 
     assert ErrorCode.COORDINATOR_NOT_AVAILABLE == (await list_transactions(broker)).error_code

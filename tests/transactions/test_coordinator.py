@@ -156,7 +156,7 @@ async def test_invalid_requests_are_refused(
     ):
         with pytest.raises(NotCoordinator):
             await request
-    assert [] == await broker.listed()
+    assert [] == await broker.listed(lambda _: True)
 
 
 async def test_ids_are_described_and_listed(
@@ -167,8 +167,9 @@ async def test_ids_are_described_and_listed(
     await other.begin()
 
     assert {world.partition(T0)} == (await producer.coordinator.describe(ID)).partitions
-    listed = [(name, each.state) for name, each in await producer.coordinator.listed()]
+    listed = [(name, each.state) for name, each in await producer.coordinator.listed(lambda _: True)]
     assert [("a", State.EMPTY), (ID, State.ONGOING)] == listed
+    assert ["a"] == [name for name, _ in await producer.coordinator.listed(lambda name: name == "a")]
 
 
 async def test_partition_of_a_deleted_topic_counts_as_ended(

@@ -21,7 +21,7 @@ from korvet.storage.interface import AppendResults, Document, TopicPartition
 from korvet.transactions.coordinator import LOOK_AGAIN_MS, SWEEP_S
 from korvet.transactions.document import State
 from korvet.transactions.machine import Init
-from tests.handlers.support import Shim
+from tests.handlers.support import Shim, away
 from tests.transactions.support import ID, Producer, World, running
 
 T0, T1, INPUT = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("input", 0)
@@ -114,6 +114,76 @@ async def test_owner_finds_what_another_process_has_left_without_a_change_of_the
         await trio.sleep(SWEEP_S + 5.1)
 
         assert State.COMPLETE_ABORT is (await world.state()).state
+
+
+async def test_abort_of_unknown_outcome_is_continued_by_the_process_that_tried_it(
+    autojump_clock: MockClock, world: World
+) -> None:
+    """Its owner does not know of it until it sweeps."""
+
+    async def save(kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
+        await world.storage.save(kind, key, value, expected_version=expected_version)
+        raise KafkaStorageError("the answer was lost")
+
+    async with running(*world.brokers):
+        producer = await started(world, 2, timeout_ms=5000)
+        await producer.send(T0, b"a")
+        world.brokers[1].storage = Shim(world.storage, save=save)
+        await trio.sleep(5.1)
+        world.brokers[1].storage = world.storage
+        assert State.PREPARE_ABORT is (await world.state()).state
+        await trio.sleep(LOOK_AGAIN_MS / 1000 + 0.1)
+
+        assert State.COMPLETE_ABORT is (await world.state()).state
+
+
+# --- What a store refuses or has lost -----------------------------------------------------------------------
+
+
+async def test_refused_deletions_of_expired_ids_stop_nothing_else(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    await world.create_topic("t")
+    broker = world.add_broker(transactional_id_expiration_ms=1000)
+    for name in ("a", "b"):
+        await broker.initialize(name, timeout_ms=1000, expected=None)
+    await trio.sleep(5)
+    broker.storage = Shim(world.storage, save=away)
+    async with running(broker):
+        await trio.sleep(SWEEP_S + 1)
+        broker.storage = world.storage
+        await trio.sleep(SWEEP_S)
+
+    assert [] == list(await world.storage.documents("transaction"))
+    assert [] == [each for each in caplog.records if each.exc_info]
+
+
+async def test_ending_stops_when_the_store_has_lost_the_document(
+    autojump_clock: MockClock, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = world.brokers[0]
+    producer = await started(world, 2, leader=1)
+    await producer.send(T0, b"a")
+    await producer.end()
+    saved = await broker.states.read(ID)
+    assert saved is not None
+    await world.storage.save("transaction", ID, None, expected_version=saved.version)
+    async with running(broker):
+        await trio.sleep(LOOK_AGAIN_MS / 1000)
+
+        assert 0 == broker.ending
+        assert [] == caplog.records
+
+
+async def test_unreadable_document_is_logged_once(
+    autojump_clock: MockClock, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.storage.save("transaction", ID, b"{}", expected_version=0)
+    async with running(world.brokers[0]):
+        await trio.sleep(3 * SWEEP_S)
+
+    assert ["ERROR"] == [each.levelname for each in caplog.records]
 
 
 # --- Takeover ---------------------------------------------------------------------------------------------
