@@ -14,7 +14,7 @@ UNKNOWN_TOPIC_OR_PARTITION; INVALID_PRODUCER_ID_MAPPING; CONCURRENT_TRANSACTIONS
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from korvet.broker.broker import Broker, coordinator_error
@@ -87,7 +87,7 @@ async def _of_client(
     outcomes, partitions = await _sort(broker, context, transaction.topics)
     if outcomes:
         return _results(outcomes)
-    outcome = await _add(broker, transaction, partitions.values(), version=FIRST_VERSION)
+    outcome = await _outcome(broker.transactions.add, transaction, partitions.values(), version=FIRST_VERSION)
     if outcome is not None and context.version < FENCED_SINCE:
         outcome = fenced_as_epoch(outcome)
     return _uniform(transaction.topics, outcome)
@@ -100,7 +100,9 @@ async def _of_broker(broker: Broker, transaction: AddPartitionsToTxnTransaction)
     elif transaction.verify_only:
         results = _results(await _verify(broker, transaction, partitions))
     else:
-        outcome = await _add(broker, transaction, partitions.values(), version=SECOND_VERSION)
+        outcome = await _outcome(
+            broker.transactions.add, transaction, partitions.values(), version=SECOND_VERSION
+        )
         results = _uniform(transaction.topics, outcome)
     return AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=results)
 
@@ -140,22 +142,21 @@ def _authorize_topic(broker: Broker, context: RequestContext, name: str) -> None
     broker.authorize(context, Operation.WRITE, ResourceType.TOPIC, name)
 
 
-async def _add(
-    broker: Broker,
+async def _outcome(
+    request: Callable[..., Awaitable[object]],
     transaction: AddPartitionsToTxnTransaction,
     partitions: Collection[Partition],
-    *,
-    version: int,
+    **options: int,
 ) -> KafkaError | None:
-    """Add the partitions, and return the outcome of all of them."""
+    """Send a request for the partitions to the coordinator, and return the outcome of all of them."""
     try:
         check_transactional_id(transaction.transactional_id)
-        await broker.transactions.add(
+        await request(
             transaction.transactional_id,
             transaction.producer_id,
             transaction.producer_epoch,
             partitions=partitions,
-            version=version,
+            **options,
         )
     except KafkaError as error:
         return detached(coordinator_error(error))
@@ -166,7 +167,8 @@ async def _verify(
     broker: Broker, transaction: AddPartitionsToTxnTransaction, partitions: Mapping[TopicPartition, Partition]
 ) -> Outcomes:
     """Return the outcome of each partition, which is that of all of them unless some are not in the transaction."""
-    outcome = await _verify_together(broker, transaction, partitions.values())
+    verify = broker.transactions.verify
+    outcome = await _outcome(verify, transaction, partitions.values())
     if not isinstance(outcome, TransactionAbortable):
         return dict.fromkeys(partitions, outcome)
     try:
@@ -174,24 +176,8 @@ async def _verify(
     except KafkaError as error:
         return dict.fromkeys(partitions, detached(coordinator_error(error)))
     present = [partition for partition in partitions.values() if partition not in absent]
-    others = await _verify_together(broker, transaction, present) if present else None
+    others = await _outcome(verify, transaction, present) if present else None
     return {tp: outcome if partition in absent else others for tp, partition in partitions.items()}
-
-
-async def _verify_together(
-    broker: Broker, transaction: AddPartitionsToTxnTransaction, partitions: Collection[Partition]
-) -> KafkaError | None:
-    try:
-        check_transactional_id(transaction.transactional_id)
-        await broker.transactions.verify(
-            transaction.transactional_id,
-            transaction.producer_id,
-            transaction.producer_epoch,
-            partitions=partitions,
-        )
-    except KafkaError as error:
-        return detached(coordinator_error(error))
-    return None
 
 
 def _uniform(
