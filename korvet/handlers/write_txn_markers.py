@@ -104,7 +104,7 @@ async def _write(broker: Broker, marker: WritableTxnMarker) -> Outcomes:
 
 
 def _stored(marker: WritableTxnMarker) -> Marker:
-    """Return the marker for storage. Raises InvalidRequest for one from nobody."""
+    """Return the marker for storage. Raises InvalidRequest without a producer id and epoch."""
     return Marker(
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,

@@ -85,7 +85,7 @@ class Marker:
 
     Without `number` (-1) the marker ends the open transaction, whichever it is, as WriteTxnMarkers requires. `version`
     is that of `TransactionNumber`: under 2 such a marker needs an epoch above the known one.
-    Raises InvalidRequest for a marker from nobody.
+    Raises InvalidRequest for a negative producer id or epoch.
     """
 
     producer_id: int = field(validator=_is_assigned)

@@ -130,7 +130,7 @@ def anomalies(events: Sequence[Event], committed: Logs, everything: Logs, inputs
 
 
 def is_visible(transaction: Transaction, visible: Collection[tuple[Partition, str]]) -> bool:
-    """Return True if a transaction took effect: its client knows that, or one of its values is there."""
+    """Return True if a transaction took effect: it has that outcome, or one of its values is there."""
     if transaction.outcome is Outcome.UNKNOWN:
         return any(sent in visible for sent in transaction.sent)
     return transaction.outcome is Outcome.COMMITTED

@@ -119,7 +119,7 @@ async def test_owner_finds_what_another_process_has_left_without_a_change_of_the
 async def test_abort_of_unknown_outcome_is_continued_by_the_process_that_tried_it(
     autojump_clock: MockClock, world: World
 ) -> None:
-    """Its owner does not know of it until it sweeps."""
+    """The owner of the id would look only with its next sweep."""
 
     async def save(kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
         await world.storage.save(kind, key, value, expected_version=expected_version)
