@@ -448,6 +448,7 @@ class Client:
         address: Address | None = None,
         group_id: str | None = None,
         min_version: int = 0,
+        max_version: int = MAX_VERSION,
         wait_s: float = 0.0,
     ) -> R:
         """Send any request to one broker, a group's coordinator, or any broker, and return the response.
@@ -461,7 +462,9 @@ class Client:
             address = self.brokers[node_id]
         if address is None:
             return await self._cluster.ask_any(message, response)
-        return await self._cluster.request(address, message, response, min_version=min_version)
+        return await self._cluster.request(
+            address, message, response, min_version=min_version, max_version=max_version
+        )
 
     async def each_leader(
         self,
