@@ -216,6 +216,8 @@ class TransactionalLoad:
     def _end(self, transaction: str, random: Random, producer: Producer, stage: Callable[[], None]) -> bool:
         """End a transaction as chosen: some die or abort, while inputs come. Return True if it was committed."""
         choice = 1.0 if self._stops_producing.is_set() else random.random()
+        if choice < 0.2 and random.random() < 0.5:
+            self._call(transaction, producer, stage)  # the offsets must not become visible
         if choice < 0.05:
             raise ClientDied
         if choice < 0.2:
