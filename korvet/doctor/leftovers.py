@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from time import monotonic
+from time import monotonic, time_ns
 from typing import cast
 
 import trio
@@ -16,6 +16,7 @@ from attrs import define, field
 
 from korvet.cluster.registration import UnreadableRegistration, read
 from korvet.doctor.findings import Finding, error, ok, warning
+from korvet.doctor.transactions import hanging_findings
 from korvet.protocol.text import quoted_list
 from korvet.storage.redis.client.connection import RedisConnection
 from korvet.storage.redis.client.errors import RedisError
@@ -42,6 +43,7 @@ class Search:
     without_topic: list[str] = field(factory=list)
     without_stream: list[str] = field(factory=list)
     compactions: list[str] = field(factory=list)
+    with_open: list[str] = field(factory=list)  # streams of partitions that have had transactions
 
     def sort(self, key: bytes) -> bool:
         """Sort a key. Return True if it is the state of a partition that exists."""
@@ -53,11 +55,13 @@ class Search:
             self.without_topic.append(key.decode())
         elif found["part"] == b"compacted" and not is_compacted:
             self.compactions.append(key.decode())
+        elif found["part"] == b"open":
+            self.with_open.append(key[1 : key.index(b"}")].decode())
         return found["part"] == b"state" and int(found["number"]) < partitions
 
 
 async def leftover_findings(connection: RedisConnection) -> list[Finding]:
-    """Return the findings about keys of topics, and about registrations of brokers."""
+    """Return the findings about keys of topics, open transactions, and registrations of brokers."""
     keyspace = Keyspace("korvet")
     (reply,) = await connection.pipeline([(b"HGETALL", keyspace.topics)], repeatable=True)
     if isinstance(reply, RedisError):
@@ -76,7 +80,8 @@ async def leftover_findings(connection: RedisConnection) -> list[Finding]:
             ok("leftovers", f"not looked for: Redis refuses SCAN ({refusal})"),
             *await brokers(connection),
         ]
-    return [*judged(search), *await brokers(connection)]
+    hanging = await hanging_findings(connection, search.with_open, time_ns() // 1_000_000)
+    return [*judged(search), *hanging, *await brokers(connection)]
 
 
 def topic_of(document: Reply) -> tuple[int, bool]:

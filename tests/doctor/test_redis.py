@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import redis
 import trio
+from confluent_kafka import Producer
 
 from korvet.cluster.registration import Registration, written
 from korvet.config import Config
-from korvet.doctor import leftovers
+from korvet.doctor import leftovers, transactions
 from korvet.doctor.findings import Finding, Verdict
 from korvet.doctor.redis import REQUIRED, redis_findings
 from korvet.doctor.replication import replicas
@@ -253,6 +254,28 @@ def test_remains_of_a_compaction_are_a_warning_if_the_topic_is_not_compacted(
 
     assert Verdict.WARNING == verdict
     assert reason.startswith("keys of compactions of topics that are not compacted any more: 1 (")
+
+
+def test_transaction_that_no_coordinator_knows_is_a_warning(
+    server: RedisServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_broker(server.tcp_url) as broker:
+        broker.create_topic("orders")
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "x"})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        producer.produce("orders", b"a")
+        producer.flush()
+    client.xadd("{korvet:orders:0}:$open", {"foreign": "entry"})
+    assert [(Verdict.OK, "none hangs")] == reasons(server, "transactions")  # it is a second old
+    monkeypatch.setattr(transactions, "YOUNGEST_MS", 0)
+    assert [(Verdict.OK, "none hangs")] == reasons(server, "transactions")  # its coordinator will end it
+
+    client.delete("korvet:$document:transaction:x")
+
+    ((verdict, reason),) = reasons(server, "transactions")
+    assert Verdict.WARNING == verdict
+    assert reason.startswith("open in 'orders-0', and no coordinator will end them")
 
 
 def test_search_that_was_cut_short_says_so(
