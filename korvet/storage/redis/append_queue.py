@@ -51,7 +51,7 @@ from korvet.storage.interface import (
 )
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import NotConnected, Pending, RedisConnection, RedisUnavailable
-from korvet.storage.redis.client.errors import NoScriptError, OutOfMemoryError, RedisError, ResponseError
+from korvet.storage.redis.client.errors import OutOfMemoryError, RedisError, ResponseError
 from korvet.storage.redis.client.replies import Reply, command_of, is_redirection, pack_arguments
 from korvet.storage.redis.client.server import ServerConnections
 from korvet.storage.redis.confirmations import Confirmations, Write
@@ -306,9 +306,8 @@ class AppendQueue:
             call.server, call.connection = server, connection
             if call.asked is not None:
                 connection.send((b"ASKING",))
-            connection.send_packed(
-                self._command(call, connection.run_id), notify=partial(self._answered, call)
-            )
+            command = self._command(call, connection.run_id)
+            connection.send_packed(command, notify=partial(self._answered, call), scripts=(APPEND,))
         except NotConnected as error:
             self._not_sent(call, error)
         finally:
@@ -372,8 +371,6 @@ class AppendQueue:
         elif isinstance(error, RedisUnavailable):
             call.may_have_happened = True
             self._spawn(call, self._repeat, call)
-        elif isinstance(error, NoScriptError):
-            self._load_and_repeat(call)
         elif is_redirection(error):
             self._spawn(call, self._follow_redirection, call, error)
         elif isinstance(error, OutOfMemoryError) and not call.was_trimmed:
@@ -551,20 +548,6 @@ class AppendQueue:
         call.resolve(error)
         if self._call is call:
             self._next()
-
-    def _load_and_repeat(self, call: Call) -> None:
-        """Load the script and send the call again.
-
-        Both commands leave in one write, and the partition's next call waits for this one's answer, so the order of
-        calls is kept.
-        """
-        try:
-            if call.connection is not None:
-                call.connection.send((b"SCRIPT", b"LOAD", APPEND.source))
-        except NotConnected as error:
-            self._not_sent(call, error)
-        else:
-            self._make(call)
 
     def _spawn(self, call: Call, work: Callable[..., object], *arguments: object) -> None:
         if not start_unless_ended(self.context.nursery, self._try, call, partial(work, *arguments)):

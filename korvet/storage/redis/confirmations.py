@@ -110,16 +110,15 @@ class Confirmations:
         try:
             connection = self.redis.server_of(partition.keys.stream).connection
             call = confirm_call(partition, end)
-            connection.send(tuple(call.script.command(call.keys, call.args)), notify=answered)
+            connection.send(call.command, notify=answered, scripts=(call.script,))
         except NotConnected:
             pass  # a later read lets a round confirm it again
 
     async def _store(self, ends: Mapping[Partition, Known]) -> None:
         """Store the ends in one write."""
         try:
-            replies = await self.redis.run_all(
-                [confirm_call(partition, end) for partition, end in ends.items()], repeatable=True
-            )
+            calls = [confirm_call(partition, end) for partition, end in ends.items()]
+            replies = await self.redis.run_all(calls)
         except KafkaError as error:
             logger.debug("cannot store confirmed ends: %(error)s", {"error": error})
             return

@@ -113,7 +113,8 @@ class Groups:
         key = self.keyspace.group(group_id)
         run_id = self.redis.run_id(key)
         note_group = (b"SADD", self.keyspace.groups, group_id)
-        replies = await self.redis.run_among(script, [script.command([key], arguments), note_group])
+        commands = [script.command([key], arguments), note_group]
+        replies = await self.redis.pipeline(commands, repeatable=True, scripts=(script,))
         answer, _ = map(self.checked, replies)
         status, *details = cast(Sequence[bytes], answer)
         if status == b"replaced":
@@ -316,7 +317,8 @@ class Groups:
         if not streams and tps is not None:
             return
         destroy: list[Command] = [(b"XGROUP", b"DESTROY", stream, group_id) for stream in streams]
-        for reply in await self.redis.run_among(FORGET_OFFSETS, [*destroy, *last]):
+        commands = [*destroy, *last]
+        for reply in await self.redis.pipeline(commands, repeatable=True, scripts=(FORGET_OFFSETS,)):
             self.checked(reply, but="requires the key")
 
     async def forget_topic(self, topic: Topic) -> None:
@@ -332,7 +334,7 @@ class Groups:
                 ScriptCall(DROP_OFFSETS, [self.keyspace.group(group_id.decode())], arguments)
                 for group_id in groups[first : first + GROUPS_AT_ONCE]
             ]
-            for reply in await self.redis.run_all(calls, repeatable=True):
+            for reply in await self.redis.run_all(calls):
                 self.checked(reply)
 
 

@@ -154,7 +154,7 @@ class Partitions:
                 calls = [
                     self._init_call(topic.partition(tp), forgotten) for tp in tps[at : at + CREATED_AT_ONCE]
                 ]
-                for reply in await self.redis.run_all(calls, repeatable=True):
+                for reply in await self.redis.run_all(calls):
                     if isinstance(reply, Exception):
                         raise self.redis.failure(reply)
             await self.catalogue.stored(created.topic)
@@ -203,7 +203,7 @@ class Partitions:
         tps = partitions_of(deleted.topic)
         for first in range(0, len(tps), DROPPED_AT_ONCE):
             calls = [drop_call(dropped.partition(tp)) for tp in tps[first : first + DROPPED_AT_ONCE]]
-            await self.redis.run_all(calls, repeatable=True)
+            await self.redis.run_all(calls)
 
 
 def drop_call(partition: Partition) -> ScriptCall:

@@ -82,6 +82,18 @@ def pack(command: Command) -> list[Buffer]:
     return pack_around_buffers(arguments)
 
 
+def pack_all(commands: Sequence[Command]) -> list[Buffer]:
+    """Return the bytes of several commands, as `pack` does."""
+    buffers: list[Buffer] = []
+    for command in commands:
+        arguments = command if isinstance(command, tuple) else tuple(command)
+        if memoryview in set(map(type, arguments)):
+            buffers += pack_around_buffers(arguments)
+        else:
+            buffers.append(pack_command(cast(tuple[bytes], arguments)))
+    return buffers
+
+
 def pack_arguments(arguments: tuple[Argument, ...]) -> list[Buffer]:
     """Pack some arguments of a command, for use in `command_of`."""
     first, *rest = pack(arguments)
