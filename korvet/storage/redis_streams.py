@@ -79,7 +79,7 @@ from korvet.storage.redis.documents import Documents
 from korvet.storage.redis.groups import SCRIPTS as GROUP_SCRIPTS
 from korvet.storage.redis.groups import Groups
 from korvet.storage.redis.keys import Keyspace
-from korvet.storage.redis.layouts import StorageLayout, layout_of
+from korvet.storage.redis.layouts import StorageLayout
 from korvet.storage.redis.leader_epochs import LeaderEpochs
 from korvet.storage.redis.monitor import Monitors
 from korvet.storage.redis.opening import Server, open_caller, prepare
@@ -354,7 +354,7 @@ class RedisStreamsStorage(Storage):
         return await appending.wait() if isinstance(appending, PendingAppend) else appending
 
     def checks_records(self, topic: Topic) -> bool:
-        return layout_of(topic.config) is StorageLayout.RECORD
+        return self._partitions.layout_of(topic) is StorageLayout.RECORD
 
     async def begin_append(
         self,

@@ -21,7 +21,7 @@ from korvet.storage.interface import (
 )
 from korvet.storage.redis.append_queue import AppendContext, AppendQueue, Submission, Ticket, too_few_replicas
 from korvet.storage.redis.client.connection import NotConnected
-from korvet.storage.redis.layouts import pack_batch, pack_marker
+from korvet.storage.redis.layouts import Packed, pack_marker
 from korvet.storage.redis.partition import Partition
 
 # Bytes by which the batches of a request may grow when they are packed; further batches are refused.
@@ -115,23 +115,26 @@ class Appender:
         for tp, batch in batches.items():
             try:
                 partition = await self._accepting(tp)
-                config = partition.config
+                shared = partition.shared
+                config = shared.topic.config
                 if grown > GROWN_BYTES:
                     raise MessageTooLarge("The records of the request become too large when decompressed.")
-                packing = pack_batch(
+                packed = shared.format.pack(
                     batch,
                     config,
                     defaults.record_max_headers,
                     defaults.record_max_batch_records,
                     transactions.get(tp),
                 )
-                if batch.compression and not partition.is_batch_layout:
-                    await share.take(0)
-                try:
-                    packed = await run_in_slices(packing, time_slices, share)
-                    grown += max(packed.size - batch.size, 0) if batch.compression else 0
-                finally:
-                    share.hold(grown)
+                if not isinstance(packed, Packed):
+                    packing = packed
+                    if batch.compression:
+                        await share.take(0)
+                    try:
+                        packed = await run_in_slices(packing, time_slices, share)
+                        grown += max(packed.size - batch.size, 0) if batch.compression else 0
+                    finally:
+                        share.hold(grown)
                 waits = self.context.waits_for_replicas(acks, config)
                 if waits:
                     await self._open_waiting(partition)

@@ -49,10 +49,11 @@ from korvet.storage.interface import (
     TransactionBehind,
     TransactionEnded,
 )
+from korvet.storage.redis.client.bulk import LARGE_BYTES
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import NotConnected, Pending, RedisConnection, RedisUnavailable
 from korvet.storage.redis.client.errors import OutOfMemoryError, RedisError, ResponseError
-from korvet.storage.redis.client.replies import Reply, command_of, is_redirection, pack_arguments
+from korvet.storage.redis.client.replies import Reply, command_of, is_redirection
 from korvet.storage.redis.client.server import ServerConnections
 from korvet.storage.redis.confirmations import Confirmations, Write
 from korvet.storage.redis.layouts import Packed
@@ -187,6 +188,9 @@ class Call:
     number: int
     tickets: list[Ticket]
     replicas: int | None  # number of replicas that have to confirm the call; None: it does not wait for any
+    size: int  # bytes of its batches
+    argument_count: int  # of its batches
+    has_transaction: bool
     end: Known | None = None  # the log's end after the call, if `min.insync.replicas` is above 1
     may_have_happened: bool = False
     was_trimmed: bool = False
@@ -194,10 +198,6 @@ class Call:
     asked: ServerConnections | None = None  # the server that takes the next attempt only behind ASKING
     server: ServerConnections | None = None
     connection: RedisConnection | None = None
-
-    @property
-    def size(self) -> int:
-        return sum(ticket.packed.size for ticket in self.tickets)
 
     @property
     def is_waited_for(self) -> bool:
@@ -266,10 +266,16 @@ class AppendQueue:
 
     def _new_call(self, tickets: list[Ticket]) -> Call:
         """Return a call for these tickets, which have the same configuration."""
-        replicas = None
-        if any(ticket.waits_for_replicas for ticket in tickets):
-            replicas = tickets[0].config.min_insync_replicas - 1
-        return Call(next(self.context.numbers), tickets, replicas)
+        waits = has_transaction = False
+        size = argument_count = 0
+        for ticket in tickets:
+            packed = ticket.packed
+            size += packed.size
+            argument_count += packed.argument_count
+            waits = waits or ticket.waits_for_replicas
+            has_transaction = has_transaction or packed.has_transaction
+        replicas = tickets[0].config.min_insync_replicas - 1 if waits else None
+        return Call(next(self.context.numbers), tickets, replicas, size, argument_count, has_transaction)
 
     def _refuse_behind_failed(self) -> None:
         """Resolve the batches that follow a failed batch of their producer."""
@@ -316,7 +322,7 @@ class AppendQueue:
     def _connection_for(self, call: Call, server: ServerConnections) -> RedisConnection:
         call.awaits_round = False
         if call.replicas is None:
-            return server.for_size(call.size)
+            return server.connection if call.size < LARGE_BYTES else server.for_size(call.size)
         if self.context.fsync:  # no round waits for the disk
             return server.waiting.choose()
         idle = server.waiting.idle()
@@ -324,24 +330,20 @@ class AppendQueue:
         return idle or server.for_size(call.size)
 
     def _command(self, call: Call, run_id: bytes) -> list[Buffer]:
-        config = call.tickets[0].config
-        partition = self.partition
-        arguments = [
-            *partition.arguments(
-                run_id,
-                self.context.writer_id,
-                call.number,
-                partition.shared.defaults.producer_id_expiration_ms,
-                b"" if call.replicas is None else call.replicas,
-                b"1" if config.timestamp_type is TimestampType.LOG_APPEND_TIME else b"0",
-            ),
-            len(call.tickets),
-        ]
-        has_transactions = any(ticket.packed.has_transaction for ticket in call.tickets)
-        keys = partition.keys.all if has_transactions else partition.keys.log
-        head = tuple(APPEND.command(keys, arguments))
-        count = len(head) + sum(ticket.packed.argument_count for ticket in call.tickets)
-        return command_of(count, pack_arguments(head), *(ticket.packed.buffers for ticket in call.tickets))
+        tickets, partition = call.tickets, self.partition
+        by_broker = tickets[0].config.timestamp_type is TimestampType.LOG_APPEND_TIME
+        arguments = partition.arguments(
+            run_id,
+            self.context.writer_id,
+            call.number,
+            partition.shared.defaults.producer_id_expiration_ms,
+            b"" if call.replicas is None else call.replicas,
+            b"1" if by_broker else b"0",
+            len(tickets),
+        )
+        keys = partition.keys.all if call.has_transaction else partition.keys.log
+        head = (b"EVALSHA", APPEND.sha, len(keys), *keys, *arguments)
+        return command_of(head, call.argument_count, [ticket.packed.buffers for ticket in tickets])
 
     # --- Answers: called from the task that reads the connection ------------------------------------------
 
@@ -399,8 +401,12 @@ class AppendQueue:
         _, base_id, now, start, epoch, next_id, has_more_to_trim, unstable, *others = answer
         partition = self.partition
         partition.note(int(epoch), next_id)
-        base_offset, log_start_offset = partition.bound(base_id), partition.bound(start)
-        not_appended = {int(index): (why, details) for index, why, *details in map(bytes.split, others)}
+        bound = partition.shared.format.bound
+        base_offset, log_start_offset = bound(base_id), bound(start)
+        not_appended: dict[int, tuple[bytes, list[bytes]]] = {}
+        for other in others:
+            number, why, *details = other.split()
+            not_appended[int(number)] = why, details
         if damaged := not_appended.pop(-1, None):
             self.context.partitions.damage.note(
                 partition.tp.topic,
@@ -413,7 +419,7 @@ class AppendQueue:
             if index in not_appended:
                 why, details = not_appended[index]
                 if ticket.is_marker and why == b"ended":
-                    end = partition.bound(next_id)
+                    end = bound(next_id)
                     result: Result = AppendResult(end, -1, log_start_offset, duplicate=True)
                 else:
                     result = self._other_result(why, details, log_start_offset)
@@ -424,10 +430,10 @@ class AppendQueue:
                 ticket.wait_for_replicas(result)
             else:
                 ticket.resolve(result)
-        is_visible = partition.config.min_insync_replicas == 1
+        is_visible = partition.shared.topic.config.min_insync_replicas == 1
         if not is_visible:
             first_open = None if unstable == b"-" else partition.first_open(unstable)
-            call.end = Known(int(epoch), partition.bound(next_id), next_id, first_open)
+            call.end = Known(int(epoch), bound(next_id), next_id, first_open)
         if call.replicas is not None:
             self._wait_for_replicas(call)
         if len(not_appended) < len(call.tickets):

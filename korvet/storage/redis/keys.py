@@ -103,7 +103,8 @@ class PartitionKeys:
     @property
     def log(self) -> tuple[bytes, ...]:
         """The keys that every partition script names, in the order of its KEYS."""
-        return self.stream, self.state, self.index, self.summary, self.producers
+        tag = b"{%b}:$" % self.stream
+        return self.stream, tag + b"state", tag + b"index", tag + b"summary", tag + b"producers"
 
     @property
     def all(self) -> tuple[bytes, ...]:

@@ -92,17 +92,25 @@ class Piece(NamedTuple):
     max_timestamp: int
 
 
-def pack_batch(
+def pack_whole(
     batch: RecordBatch,
-    config: TopicConfig,
-    max_headers: int,
-    max_records: int,
-    transaction: TransactionNumber | None = None,
-) -> Packing:
-    """Pack the batch in the topic's layout.
+    config: TopicConfig,  # noqa: ARG001  as `pack_records` takes it; so the two below
+    max_headers: int,  # noqa: ARG001
+    max_records: int,  # noqa: ARG001
+    transaction: TransactionNumber | None,
+) -> Packed:
+    """Pack a batch in the batch layout. Raise InvalidTxnState and InvalidRecord as `pack_records` does."""
+    number = checked_transaction(batch, transaction)
+    size = batch.size + len(b"$batch")
+    piece = Piece(batch.record_count, size, batch.max_timestamp)
+    return joined(batch, b"batch", b"", number, size, [piece], 1, pack_arguments((batch.buffer,)))
 
-    Raise InvalidTxnState for a transactional batch without the number of its transaction; InvalidRecord for records
-    that cannot be stored, MessageTooLarge for more records than one call may add.
+
+def checked_transaction(batch: RecordBatch, transaction: TransactionNumber | None) -> bytes:
+    """Return the script's argument for a batch's transaction, after checking the batch's header.
+
+    Raise InvalidTxnState for a transactional batch without the number of its transaction; InvalidRecord for a header
+    that cannot be stored.
     """
     if batch.record_count != batch.last_offset_delta + 1:
         raise InvalidRecord(
@@ -112,21 +120,7 @@ def pack_batch(
         raise InvalidRecord("A batch with a producer id needs a sequence number.")
     if batch.is_transactional and transaction is None:
         raise InvalidTxnState("a transactional batch needs the number of its transaction")
-    number = b"" if transaction is None else b"%d:%d" % (transaction.version, transaction.number)
-    if layout_of(config) is StorageLayout.BATCH:
-        return pack_whole(batch, number)
-    if batch.record_count > max_records:
-        raise MessageTooLarge(
-            f"The batch has {batch.record_count} records; record.max.batch.records={max_records}."
-        )
-    return (yield from pack_records(batch, config, max_headers, number))
-
-
-def pack_whole(batch: RecordBatch, transaction: bytes) -> Packed:
-    """Pack a batch in the batch layout."""
-    size = batch.size + len(b"$batch")
-    piece = Piece(batch.record_count, size, batch.max_timestamp)
-    return joined(batch, b"batch", b"", transaction, size, [piece], 1, pack_arguments((batch.buffer,)))
+    return b"" if transaction is None else b"%d:%d" % (transaction.version, transaction.number)
 
 
 def pack_marker(marker: Marker, config: TopicConfig, now_ms: int) -> Packed:
@@ -152,8 +146,23 @@ def pack_marker(marker: Marker, config: TopicConfig, now_ms: int) -> Packed:
     return joined(batch, b"marker", now_ms, transaction, size, pieces, len(data), pack_arguments(tuple(data)))
 
 
-def pack_records(batch: RecordBatch, config: TopicConfig, max_headers: int, transaction: bytes) -> Packing:
-    """Pack a batch in the record layout. A step takes about half a millisecond for a megabyte of small records."""
+def pack_records(
+    batch: RecordBatch,
+    config: TopicConfig,
+    max_headers: int,
+    max_records: int,
+    transaction: TransactionNumber | None,
+) -> Packing:
+    """Pack a batch in the record layout. A step takes about half a millisecond for a megabyte of small records.
+
+    Raise InvalidTxnState for a transactional batch without the number of its transaction; InvalidRecord for records
+    that cannot be stored, MessageTooLarge for more records than one call may add.
+    """
+    number = checked_transaction(batch, transaction)
+    if batch.record_count > max_records:
+        raise MessageTooLarge(
+            f"The batch has {batch.record_count} records; record.max.batch.records={max_records}."
+        )
     records: list[RawRecord] = []
     yield from decode_in_steps(batch, records.extend)
     _, times, keys, values, headers = zip(*records, strict=True)
@@ -162,7 +171,7 @@ def pack_records(batch: RecordBatch, config: TopicConfig, max_headers: int, tran
     shape = None if any(headers) else shape_of(keys, values)
     producer = producer_of(batch)
     if shape is None:
-        return (yield from pack_fields(batch, records, config, max_headers, transaction))
+        return (yield from pack_fields(batch, records, config, max_headers, number))
 
     data: list[Sequence[bytes]] = []
     # Under LogAppendTime the script sets the timestamps.
@@ -174,7 +183,7 @@ def pack_records(batch: RecordBatch, config: TopicConfig, max_headers: int, tran
     # The bytes of the field names, and of the timestamp's 13 digits.
     extra = 22 + 3 * (b"k" in shape) + 5 * (b"v" in shape) + 16 * by_broker
     extra += 9 + len(producer) if producer else 0
-    extra += 15 if transaction else 0
+    extra += 15 if number else 0
     sizes: Iterator[int] | Sequence[int] = repeat(extra, len(times))
     for column, letter in ((keys, b"k"), (values, b"v")):
         if letter in shape:
@@ -188,7 +197,7 @@ def pack_records(batch: RecordBatch, config: TopicConfig, max_headers: int, tran
         columns += pack_column(texts_of_all)
         yield None
     count = len(data) * len(times)
-    return joined(batch, shape, timestamp, transaction, max(sizes), pieces, count, columns)
+    return joined(batch, shape, timestamp, number, max(sizes), pieces, count, columns)
 
 
 def producer_of(batch: RecordBatch) -> bytes:
@@ -306,8 +315,9 @@ def joined(
         data_count,
         transaction,
     ]
+    size = 0
     for piece in pieces:
         arguments += piece
+        size += piece.size
     buffers = [*pack_arguments(tuple(arguments)), *data]
-    size = sum(piece.size for piece in pieces)
     return Packed(len(arguments) + data_count, buffers, batch.record_count, size, bool(transaction))

@@ -13,13 +13,14 @@ from typing import cast
 from attrs import define, field
 
 from korvet.protocol.errors import KafkaError, KafkaStorageError, UnknownTopicOrPartition
-from korvet.storage.interface import StorageDefaults, TopicPartition
+from korvet.storage.interface import StorageDefaults, Topic, TopicPartition
 from korvet.storage.redis.catalogue import Catalogue, CataloguedTopic, partitions_of
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import Script, ScriptCall
 from korvet.storage.redis.client.replies import Argument
 from korvet.storage.redis.damage import Damage
 from korvet.storage.redis.keys import Keyspace
+from korvet.storage.redis.layouts import StorageLayout, layout_of
 from korvet.storage.redis.leader_epochs import LeaderEpochs
 from korvet.storage.redis.partition import Partition, PartitionedTopic
 from korvet.storage.redis.scripts import DROP, INIT, SETTLE
@@ -65,6 +66,13 @@ class Partitions:
         if not 0 <= tp.partition < catalogued.topic.partitions:
             raise UnknownTopicOrPartition
         return self._partition(catalogued, tp)
+
+    def layout_of(self, topic: Topic) -> StorageLayout:
+        """Return the layout of a topic."""
+        known = self._topics.get(topic.name)
+        if known is not None and known.topic is topic:
+            return known.format.layout
+        return layout_of(topic.config)
 
     def _partition(self, catalogued: CataloguedTopic, tp: TopicPartition) -> Partition:
         topic, created, _ = catalogued

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import chain, islice
 from typing import cast
 from uuid import UUID
 
@@ -36,7 +35,7 @@ from korvet.storage.redis.entries import Entry
 from korvet.storage.redis.partition import Known, Partition, PartitionState
 from korvet.storage.redis.partitions import ATTEMPTS, Partitions
 from korvet.storage.redis.producers import StoredAborted
-from korvet.storage.redis.rebuild import Rebuilt, epoch_at, rebuild_batches, rebuild_records
+from korvet.storage.redis.rebuild import Epoch, Rebuilt, epoch_at
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +73,7 @@ class PartitionRead:
     # Bytes of an entry: the average of the last slice, or of the whole stream; 0 while it is unknown.
     average: float = 0.0
     asked: int = 0  # entries requested for the last slice
+    expected_bytes: float = 0.0  # of these entries
     known: Known | None = None  # `partition.known` when the last slice was requested
     attempts: int = 0
     size: int = 0
@@ -88,7 +88,7 @@ class PartitionRead:
     has_more_aborted: bool = False
 
     def __attrs_post_init__(self) -> None:
-        self.position = self.partition.mapper.entry_id(max(self.offset, 0))
+        self.position = self.partition.shared.format.mapper.entry_id(max(self.offset, 0))
         self.average = self.partition.entry_bytes
 
     @property
@@ -108,9 +108,10 @@ class PartitionRead:
         self.known = partition.known
         state, length = partition.state_commands()
         if self.limit <= 0 and not self.at_least_one:
-            self.asked = 0
+            self.asked, self.expected_bytes = 0, 0.0
             return [(b"MULTI",), state, length, (b"EXEC",)]
         self.asked = self._entries_to_ask_for()
+        self.expected_bytes = self.asked * self.average
         entries = (b"XRANGE", partition.keys.stream, self.position, b"+", b"COUNT", self.asked)
         if self.is_committed and self.offsets is None:
             aborted = self._aborted_after(self.position, FIRST_ABORTED)
@@ -151,11 +152,6 @@ class PartitionRead:
         expected = CAUTIOUS_ENTRIES if self.expects_nothing and not self.buffers else SLICE_ENTRIES
         return max(1, min(fitting, safe, expected))
 
-    @property
-    def expected_bytes(self) -> float:
-        """Expected bytes of the requested slice."""
-        return self.asked * self.average
-
     def needs_more(self, behind: int = 0) -> bool:
         """Return True if another entry probably fits after `behind` more entries of average size.
 
@@ -164,26 +160,10 @@ class PartitionRead:
         room = self.limit - behind * self.average
         return room >= max(self.average, 1) or (self.at_least_one and not behind)
 
-    def rebuild(self, entries: Sequence[Entry], state: PartitionState) -> Rebuilt:
-        """Return batches of the slice's entries, up to the limit."""
-        partition = self.partition
-        if partition.is_batch_layout:
-            return rebuild_batches(
-                entries, partition.mapper, state.epochs, self.limit, at_least_one=self.at_least_one
-            )
-        return rebuild_records(
-            entries,
-            partition.mapper,
-            state.epochs,
-            self.limit,
-            codec=partition.codec,
-            at_least_one=self.at_least_one,
-        )
-
     def entries_at_once(self) -> int:
         """Return how many entries are made into batches without a checkpoint: about half a millisecond's work."""
         partition = self.partition
-        if partition.codec is Codec.NONE or partition.is_batch_layout:
+        if partition.shared.format.codec is Codec.NONE:
             return REBUILT_AT_ONCE
         return max(1, min(REBUILT_AT_ONCE, int(COMPRESSED_AT_ONCE / max(partition.entry_bytes, 1.0))))
 
@@ -199,18 +179,19 @@ class PartitionRead:
             self.average = rebuilt.size / (rebuilt.entries - rebuilt.skipped)
         self.at_least_one = self.at_least_one and not self.buffers
 
-    def end(self, state: PartitionState, *, is_complete: bool) -> None:
+    def end(self, epochs: Sequence[Epoch], *, is_complete: bool) -> None:
         """End the read. If it `is_complete`, there is no further entry below the high watermark.
 
         Consumers have to reach the high watermark also if its last records are gone, lost in a failover or deleted by
         another client: an empty batch then ends there. A partition that never had a record is only empty.
         """
-        end = state.last_stable_offset if self.is_committed else state.high_watermark
-        last = self.partition.mapper.offset(self.taken) if self.taken else None
+        offsets = cast(LogOffsets, self.offsets)
+        end = offsets.last_stable_offset if self.is_committed else offsets.high_watermark
+        last = self.partition.shared.format.mapper.offset(self.taken) if self.taken else None
         is_short = self.offset < end and (last is None or last + 1 < end)
         self.is_cut = is_short and not is_complete
         if is_short and is_complete and end > self.partition.first_offset:
-            batch = empty_batch(end - 1, epoch_at(state.epochs, end - 1))
+            batch = empty_batch(end - 1, epoch_at(epochs, end - 1))
             self.buffers.append(batch)
             self.size += len(batch)
 
@@ -273,7 +254,7 @@ class Reader:
                 try:
                     await self._finish(read, first)
                     done = read
-                    if read.needs_more_aborted and not await self._has_read_aborted(read):
+                    if read.has_more_aborted and not await self._has_read_aborted(read):
                         limit = min(requests[read.partition.tp].max_bytes, left)
                         done = await self._repeated(read, limit, at_least_one=left == max_bytes)
                     results[read.partition.tp] = done.result()
@@ -299,17 +280,23 @@ class Reader:
 
     async def _first_slices(self, wave: Sequence[PartitionRead]) -> list[Reply]:
         """Request the next slice of each read in one write; return the replies to their EXECs."""
-        commands = [read.commands() for read in wave]
-        size = sum(read.expected_bytes for read in wave)
-        replies = await self.redis.pipeline(list(chain.from_iterable(commands)), repeatable=True, size=size)
+        commands: list[Command] = []
+        ends = []
+        size = 0.0
+        for read in wave:
+            commands += read.commands()
+            ends.append(len(commands))
+            size += read.expected_bytes
+        replies = await self.redis.pipeline(commands, repeatable=True, size=size)
         executed = []
-        rest = iter(replies)
-        for each in commands:
-            own = list(islice(rest, len(each)))
-            executed.append(own[-1])
-            if isinstance(own[-1], Exception) and not isinstance(own[-1], ExecAbortError):
+        first = 0
+        for end in ends:
+            last = replies[end - 1]
+            if isinstance(last, Exception) and not isinstance(last, ExecAbortError):
                 # If Redis refused MULTI itself, EXEC fails only with "EXEC without MULTI".
-                executed[-1] = next(reply for reply in own if isinstance(reply, Exception))
+                last = next(reply for reply in replies[first:end] if isinstance(reply, Exception))
+            executed.append(last)
+            first = end
         return executed
 
     # --- One partition ----------------------------------------------------------------------------------
@@ -323,7 +310,7 @@ class Reader:
             if is_first:
                 self._check_bounds(read, state)
                 read.average = read.average or read.partition.entry_bytes
-            if read.partition.config.min_insync_replicas > 1:
+            if read.partition.shared.topic.config.min_insync_replicas > 1:
                 state = await self._visible(read.partition, state, read.offset)
                 entries = before_end(state.visible_id, entries)
             if is_first and read.is_committed:
@@ -333,19 +320,21 @@ class Reader:
                 entries = before_end(read.stable_id, entries)
             if is_first or not read.is_committed:
                 read.offsets = state.offsets
-                ended = state
+                epochs = state.epochs
             asked = read.asked
             if not entries:
-                read.end(ended, is_complete=asked > 0)
+                read.end(epochs, is_complete=asked > 0)
                 return
-            ahead = self._send_next(read, entries) if read.needs_more(behind=len(entries)) else None
+            may_have_more = len(entries) >= asked
+            ahead = None
+            if may_have_more and read.needs_more(behind=len(entries)):
+                ahead = self._send_next(read, entries)
             has_room = await self._rebuild(read, entries, state)
-            is_complete = has_room and len(entries) < asked
-            if has_room and ahead is None and read.needs_more():
+            if may_have_more and has_room and ahead is None and read.needs_more():
                 ahead = self._send_next(read, entries)
             executed = await self._executed(ahead, read) if has_room and ahead is not None else None
             if executed is None:
-                read.end(ended, is_complete=is_complete)
+                read.end(epochs, is_complete=has_room and not may_have_more)
                 await trio.lowlevel.checkpoint()
 
     async def _has_read_aborted(self, read: PartitionRead) -> bool:
@@ -374,10 +363,12 @@ class Reader:
         """Build batches from a slice, some entries at a time; return True if there is room for more."""
         step = read.entries_at_once()
         time_slices = TimeSlices()
+        rebuild = read.partition.shared.format.rebuild
         for at in range(0, len(entries), step):
             part = entries[at : at + step]
-            rebuilt = read.rebuild(part, state)
-            self._note_skipped(read.partition, rebuilt)
+            rebuilt = rebuild(part, epochs=state.epochs, limit=read.limit, at_least_one=read.at_least_one)
+            if rebuilt.skipped:
+                self._note_skipped(read.partition)
             read.take(rebuilt, part)
             if rebuilt.entries < len(part) or (read.limit <= 0 and not read.at_least_one):
                 return False
@@ -385,9 +376,7 @@ class Reader:
         return True
 
     def _send_next(self, read: PartitionRead, entries: Sequence[Entry]) -> Pending | None:
-        """Request the slice after this one; return None if there can be none, or Redis is unavailable."""
-        if not entries or len(entries) < read.asked:
-            return None
+        """Request the slice after this one; return None if Redis is unavailable."""
         read.position = b"(" + entries[-1][0]
         try:
             commands = read.commands()
@@ -435,7 +424,7 @@ class Reader:
                     read.aborted = []
                     aborted = cast(Sequence[Entry], rest[1])
                     read.take_aborted(aborted, has_more=len(aborted) == FIRST_ABORTED)
-                return state, before_end(state.visible_id, entries)
+                return state, before_end(state.next_id, entries)
             else:
                 await self.partitions.settle(partition)
             read.attempts += 1
@@ -468,16 +457,17 @@ class Reader:
         # Between `trimmed_before` and the log start there are no records to miss: other clients removed them, or there
         # never were any. A read from there returns the first record, unless the offset is another topic's.
         shared = read.partition.shared
-        is_of_another = is_foreign(read.offset, shared.mapper, shared.created_ms, state.log_start_offset)
+        mapper, start = shared.format.mapper, state.log_start_offset
+        is_of_another = read.offset < start and is_foreign(read.offset, mapper, shared.created_ms, start)
         if is_of_another or not state.trimmed_before <= read.offset <= state.next_offset:
             raise OffsetOutOfRange(
                 f"offset {read.offset} is outside the log, which goes from {state.log_start_offset} to "
                 f"{state.next_offset}"
             )
 
-    def _note_skipped(self, partition: Partition, rebuilt: Rebuilt) -> None:
+    def _note_skipped(self, partition: Partition) -> None:
         topic = partition.topic
-        if rebuilt.skipped and topic.topic_id not in self._reported_topics:
+        if topic.topic_id not in self._reported_topics:
             self._reported_topics.add(topic.topic_id)
             logger.warning(
                 "topic %(topic)s has entries that were added by hand under IDs that have no offset, the first of them"
@@ -545,13 +535,12 @@ def is_unused(executed: Reply) -> bool:
     return length == 0 and isinstance(fields, list) and not any(fields)
 
 
-def id_of(entry_id: bytes) -> tuple[int, int]:
-    ms, _, sequence = entry_id.partition(b"-")
-    return int(ms), int(sequence)
-
-
 def is_before(entry_id: bytes, next_id: bytes) -> bool:
-    return id_of(entry_id) < id_of(next_id)
+    ms, _, sequence = entry_id.partition(b"-")
+    next_ms, _, next_sequence = next_id.partition(b"-")
+    if ms == next_ms:
+        return int(sequence) < int(next_sequence)
+    return int(ms) < int(next_ms)
 
 
 def before_end(end: bytes, entries: Sequence[Entry]) -> Sequence[Entry]:

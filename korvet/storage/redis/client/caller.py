@@ -202,6 +202,12 @@ class SingleServer(RedisCaller):
     def server_of(self, key: bytes) -> ServerConnections:  # noqa: ARG002  one server has all keys
         return self.server
 
+    def is_connected(self, key: bytes) -> bool:  # noqa: ARG002  as above
+        return self.connection.is_connected
+
+    def run_id(self, key: bytes) -> bytes:  # noqa: ARG002  as above
+        return self.connection.run_id
+
     async def wait_connected(self, key: bytes) -> None:  # noqa: ARG002  as above
         await self.connection.wait_connected()
 
