@@ -24,12 +24,18 @@ from korvet.protocol.record_batch import (
 from korvet.protocol.steps import RECORDS_A_STEP, at_once
 from korvet.storage.interface import TimestampType, TopicConfig
 from korvet.storage.offsets import DenseOffsets, OffsetMapper, TimestampOffsets
+from korvet.storage.redis.append.layouts import Packed, Piece, StorageLayout, pack_records
 from korvet.storage.redis.client.replies import UNCOPIED_VALUE_BYTES, command_of
-from korvet.storage.redis.columns import pack_run
-from korvet.storage.redis.entries import Entry, Fields, parse
 from korvet.storage.redis.format import format_of
-from korvet.storage.redis.layouts import Packed, Piece, StorageLayout, pack_records
-from korvet.storage.redis.rebuild import Epoch, Rebuilt, rebuild_batches, rebuild_one_by_one, rebuild_records
+from korvet.storage.redis.read.columns import pack_run
+from korvet.storage.redis.read.entries import Entry, Fields, parse
+from korvet.storage.redis.read.rebuild import (
+    Epoch,
+    Rebuilt,
+    rebuild_batches,
+    rebuild_one_by_one,
+    rebuild_records,
+)
 from korvet.testing.records import T0, Record, StoredRecord, batch
 
 UNLIMITED = 1 << 30

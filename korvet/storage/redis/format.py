@@ -12,13 +12,20 @@ from korvet.protocol.compression import Codec
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.interface import TopicConfig, TransactionNumber
 from korvet.storage.offsets import OffsetMapper, TimestampOffsets, offset_mapper
-from korvet.storage.redis.entries import Entry
-from korvet.storage.redis.layouts import Packed, Packing, StorageLayout, layout_of, pack_records, pack_whole
-from korvet.storage.redis.rebuild import CODECS, Epoch, Rebuilt, rebuild_batches, rebuild_records
+from korvet.storage.redis.append.layouts import (
+    Packed,
+    Packing,
+    StorageLayout,
+    layout_of,
+    pack_records,
+    pack_whole,
+)
+from korvet.storage.redis.read.entries import Entry
+from korvet.storage.redis.read.rebuild import CODECS, Epoch, Rebuilt, rebuild_batches, rebuild_records
 
 
 class Pack(Protocol):
-    """See `korvet.storage.redis.layouts.pack_records`."""
+    """See `korvet.storage.redis.append.layouts.pack_records`."""
 
     def __call__(
         self,
@@ -31,7 +38,7 @@ class Pack(Protocol):
 
 
 class Rebuild(Protocol):
-    """See `korvet.storage.redis.rebuild.rebuild_records`."""
+    """See `korvet.storage.redis.read.rebuild.rebuild_records`."""
 
     def __call__(
         self, entries: Sequence[Entry], *, epochs: Sequence[Epoch], limit: int, at_least_one: bool

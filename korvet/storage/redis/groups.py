@@ -35,11 +35,11 @@ from korvet.storage.redis.catalogue import partitions_of
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import Script, ScriptCall
 from korvet.storage.redis.client.replies import Argument, Command, Reply, as_map
-from korvet.storage.redis.confirmations import Confirmations
-from korvet.storage.redis.entries import last_offset_delta, whole_batch
+from korvet.storage.redis.failover.confirmations import Confirmations
 from korvet.storage.redis.keys import STATE_EARLIEST, STATE_START, STATE_TOPIC, Keyspace
 from korvet.storage.redis.partition import Partition
 from korvet.storage.redis.partitions import Partitions
+from korvet.storage.redis.read.entries import last_offset_delta, whole_batch
 from korvet.storage.redis.scripts import joined, partition_script
 
 COMMIT = joined("staged", "commit")

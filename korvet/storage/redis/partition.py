@@ -10,6 +10,7 @@ from attrs import define, field
 
 from korvet.storage.interface import LogOffsets, StorageDefaults, Topic, TopicConfig, TopicPartition
 from korvet.storage.offsets import OffsetMapper, TimestampOffsets
+from korvet.storage.redis.append.layouts import StorageLayout
 from korvet.storage.redis.client.replies import Argument, Command
 from korvet.storage.redis.format import EntryFormat, format_of
 from korvet.storage.redis.keys import (
@@ -29,9 +30,8 @@ from korvet.storage.redis.keys import (
     Keyspace,
     PartitionKeys,
 )
-from korvet.storage.redis.layouts import StorageLayout
 from korvet.storage.redis.leader_epochs import LeaderEpochs
-from korvet.storage.redis.rebuild import Epoch
+from korvet.storage.redis.read.rebuild import Epoch
 
 # Numbers in Lua are doubles. An ID whose milliseconds exceed 2^53 - 1, or the range of offsets, has no offset.
 HIGHEST_MS = 2**53 - 1
@@ -188,7 +188,7 @@ class Partition:
     shared: PartitionedTopic
     keys: PartitionKeys
     known: Known | None = None
-    confirmed: Known | None = None  # see `korvet.storage.redis.confirmations`
+    confirmed: Known | None = None  # see `korvet.storage.redis.failover.confirmations`
     unstable_offset: int | None = (
         None  # the last stable offset, if a transaction was open when it was last read
     )

@@ -19,7 +19,9 @@ from korvet.protocol.record_batch import LOG_APPEND_TIME_BIT, RecordBatch, decod
 from korvet.protocol.steps import Steps
 from korvet.storage.interface import OffsetAndTimestamp, TopicPartition
 from korvet.storage.redis.client.caller import RedisCaller
-from korvet.storage.redis.entries import (
+from korvet.storage.redis.partition import Partition
+from korvet.storage.redis.partitions import Answer, Partitions
+from korvet.storage.redis.read.entries import (
     Entry,
     Fields,
     log_append_time,
@@ -28,10 +30,8 @@ from korvet.storage.redis.entries import (
     timestamp_of,
     whole_batch,
 )
-from korvet.storage.redis.partition import Partition
-from korvet.storage.redis.partitions import Answer, Partitions
-from korvet.storage.redis.read import WORST_SLICE_BYTES
-from korvet.storage.redis.rebuild import epoch_at
+from korvet.storage.redis.read.reader import WORST_SLICE_BYTES
+from korvet.storage.redis.read.rebuild import epoch_at
 from korvet.storage.redis.scripts import EARLIEST, SEEK
 
 BEGINNING = b"0-0"

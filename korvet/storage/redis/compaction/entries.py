@@ -19,7 +19,7 @@ from korvet.protocol.steps import Steps
 from korvet.storage.compaction import DIGEST_BYTES, KeyedRecord, Round, compacted, note_all, short
 from korvet.storage.interface import TimestampType
 from korvet.storage.offsets import OffsetMapper
-from korvet.storage.redis.entries import (
+from korvet.storage.redis.read.entries import (
     Entry,
     Fields,
     Kind,

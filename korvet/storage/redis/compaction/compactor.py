@@ -37,9 +37,8 @@ from korvet.storage.interface import Compacted, TopicConfig, TopicPartition
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import Script
 from korvet.storage.redis.client.replies import Argument, Reply, as_map
-from korvet.storage.redis.compaction_entries import EntryReader
-from korvet.storage.redis.compaction_groups import CopiedGroups
-from korvet.storage.redis.entries import Entry
+from korvet.storage.redis.compaction.entries import EntryReader
+from korvet.storage.redis.compaction.groups import CopiedGroups
 from korvet.storage.redis.groups import offset_from
 from korvet.storage.redis.keys import (
     STATE_BYTES,
@@ -57,6 +56,7 @@ from korvet.storage.redis.keys import (
 from korvet.storage.redis.partition import Partition
 from korvet.storage.redis.partitions import Answer, Partitions
 from korvet.storage.redis.producers import StoredAborted
+from korvet.storage.redis.read.entries import Entry
 from korvet.storage.redis.scripts import (
     COMPACT_BEGIN,
     COMPACT_COPY,

@@ -10,8 +10,8 @@ overtaken; an unresolved call may therefore be dropped once no task waits for it
 
 With acks=all and min.insync.replicas above 1, the call uses a connection for such calls only, followed by WAIT, which
 blocks later commands of that connection. The partition's next call does not wait for WAIT's reply. If all such
-connections are blocked, the call uses the connection of the other calls, and the next round confirms it
-(`korvet.storage.redis.confirmations`). Behind a blocked connection it would hold up calls that need no replica.
+connections are blocked, the call uses the connection of the other calls, and the next round confirms it (see
+`korvet.storage.redis.failover.confirmations`). Behind a blocked connection it would hold up calls that need no replica.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ from korvet.storage.interface import (
     TransactionBehind,
     TransactionEnded,
 )
+from korvet.storage.redis.append.layouts import Packed
 from korvet.storage.redis.client.bulk import LARGE_BYTES
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import NotConnected, Pending, RedisConnection, RedisUnavailable
 from korvet.storage.redis.client.errors import OutOfMemoryError, RedisError, ResponseError
 from korvet.storage.redis.client.replies import Reply, command_of, is_redirection
 from korvet.storage.redis.client.server import ServerConnections
-from korvet.storage.redis.confirmations import Confirmations, Write
-from korvet.storage.redis.layouts import Packed
+from korvet.storage.redis.failover.confirmations import Confirmations, Write
+from korvet.storage.redis.failover.quorum import COMPLETE_LIMIT_S
 from korvet.storage.redis.partition import Known, Partition
 from korvet.storage.redis.partitions import Answer, Partitions
-from korvet.storage.redis.quorum import COMPLETE_LIMIT_S
 from korvet.storage.redis.scripts import APPEND, TRIM
 
 logger = logging.getLogger(__name__)

@@ -30,12 +30,12 @@ from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import Pending, RedisUnavailable
 from korvet.storage.redis.client.errors import ExecAbortError
 from korvet.storage.redis.client.replies import Command, Reply
-from korvet.storage.redis.confirmations import Confirmations
-from korvet.storage.redis.entries import Entry
+from korvet.storage.redis.failover.confirmations import Confirmations
 from korvet.storage.redis.partition import Known, Partition, PartitionState
 from korvet.storage.redis.partitions import ATTEMPTS, Partitions
 from korvet.storage.redis.producers import StoredAborted
-from korvet.storage.redis.rebuild import Epoch, Rebuilt, epoch_at
+from korvet.storage.redis.read.entries import Entry
+from korvet.storage.redis.read.rebuild import Epoch, Rebuilt, epoch_at
 
 logger = logging.getLogger(__name__)
 

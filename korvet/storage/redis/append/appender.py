@@ -19,9 +19,9 @@ from korvet.storage.interface import (
     TopicPartition,
     Transactions,
 )
-from korvet.storage.redis.append_queue import AppendContext, AppendQueue, Submission, Ticket, too_few_replicas
+from korvet.storage.redis.append.layouts import Packed, pack_marker
+from korvet.storage.redis.append.queue import AppendContext, AppendQueue, Submission, Ticket, too_few_replicas
 from korvet.storage.redis.client.connection import NotConnected
-from korvet.storage.redis.layouts import Packed, pack_marker
 from korvet.storage.redis.partition import Partition
 
 # Bytes by which the batches of a request may grow when they are packed; further batches are refused.

@@ -25,7 +25,7 @@ from korvet.storage.redis.client.errors import RedisError
 from korvet.storage.redis.client.link import Link, LinkEnded, explain
 from korvet.storage.redis.client.sentinel import open_link
 from korvet.storage.redis.client.server import ServerConnections
-from korvet.storage.redis.guard import Guard
+from korvet.storage.redis.failover.guard import Guard
 from korvet.storage.redis.keys import FORMAT, Keyspace
 
 logger = logging.getLogger(__name__)

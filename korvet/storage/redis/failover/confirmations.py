@@ -34,8 +34,8 @@ from korvet.storage.redis.client.connection import (
 )
 from korvet.storage.redis.client.errors import OutOfMemoryError
 from korvet.storage.redis.client.server import ServerConnections
+from korvet.storage.redis.failover.quorum import COMPLETE_LIMIT_S, Quorum
 from korvet.storage.redis.partition import Known, Partition, PartitionState, earlier
-from korvet.storage.redis.quorum import COMPLETE_LIMIT_S, Quorum
 from korvet.storage.redis.scripts import CONFIRM
 
 logger = logging.getLogger(__name__)

@@ -29,8 +29,8 @@ from korvet.protocol.record_batch import (
 )
 from korvet.storage.interface import TimestampType
 from korvet.storage.offsets import OffsetMapper, TimestampOffsets
-from korvet.storage.redis.columns import Run, pack_run
-from korvet.storage.redis.entries import (
+from korvet.storage.redis.read.columns import Run, pack_run
+from korvet.storage.redis.read.entries import (
     INT64_MAX,
     PLAIN,
     Entry,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from korvet.protocol.record import VARINTS
 from korvet.storage.interface import TimestampType
 from korvet.storage.offsets import OffsetMapper, TimestampOffsets
-from korvet.storage.redis.entries import INT64_MAX, PLAIN, Entry, Kind, kind_of, timestamp_of
+from korvet.storage.redis.read.entries import INT64_MAX, PLAIN, Entry, Kind, kind_of, timestamp_of
 
 MAX_ENTRIES = 8192  # the tables' size; a slice of a read has fewer
 

@@ -26,8 +26,15 @@ from korvet.storage.redis.client.address import RedisAddress, Sentinels
 from korvet.storage.redis.client.connection import RedisConnection
 from korvet.storage.redis.client.replies import Command, Reply, as_map
 from korvet.storage.redis.client.sentinel_panel import SentinelPanel
-from korvet.storage.redis.guard import info_fields
-from korvet.storage.redis.promotion import Fields, Replication, SentinelView, missing, replication_of, view_of
+from korvet.storage.redis.failover.guard import info_fields
+from korvet.storage.redis.failover.promotion import (
+    Fields,
+    Replication,
+    SentinelView,
+    missing,
+    replication_of,
+    view_of,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from korvet.storage.redis.client.connection import RedisConnection, open_connect
 from korvet.storage.redis.client.errors import RedisError
 from korvet.storage.redis.client.replies import Reply
 from korvet.storage.redis.client.topology import slot_of
-from korvet.storage.redis.watch import (
+from korvet.storage.redis.read.watch import (
     DESERTED_AFTER_S,
     Change,
     StreamWatch,

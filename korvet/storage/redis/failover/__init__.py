@@ -1,0 +1,1 @@
+"""What a failover or a misconfigured server can lose: confirmations by replicas, and monitors of servers."""
