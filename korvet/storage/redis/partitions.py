@@ -13,13 +13,13 @@ from typing import cast
 from attrs import define, field
 
 from korvet.protocol.errors import KafkaError, KafkaStorageError, UnknownTopicOrPartition
+from korvet.storage.damage import Damage
 from korvet.storage.interface import StorageDefaults, Topic, TopicPartition
 from korvet.storage.redis.append.layouts import StorageLayout, layout_of
 from korvet.storage.redis.catalogue import Catalogue, CataloguedTopic, partitions_of
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import Script, ScriptCall
 from korvet.storage.redis.client.replies import Argument
-from korvet.storage.redis.damage import Damage
 from korvet.storage.redis.keys import Keyspace
 from korvet.storage.redis.leader_epochs import LeaderEpochs
 from korvet.storage.redis.partition import Partition, PartitionedTopic
