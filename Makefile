@@ -126,7 +126,7 @@ conformance: $(developed)
 soak: $(developed)
 	$(pytest) -m soak -o faulthandler_timeout=1200
 
-# After the note for it in CHANGELOG.md; DRY=1 tries it without a tag.
+# DRY=1 tries it without a commit and a tag.
 release: $(developed)
 	DRY=$(DRY) .ci/release $(python)
 
