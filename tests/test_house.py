@@ -96,7 +96,8 @@ def test_news_have_names_that_the_release_recognizes() -> None:
     assert [] == [name for name in names if not re.fullmatch(rf"[a-z0-9-]+\.({sections})\.md", name)]
     for name in names:
         text = (ROOT / settings["directory"] / name).read_text(encoding="utf-8")
-        assert text.strip() and not text.startswith("- "), name
+        assert text.strip(), name
+        assert not text.startswith("- "), name
 
 
 def test_find_python_accepts_every_version_of_the_metadata() -> None:
