@@ -2,7 +2,7 @@
 # missing or pyproject.toml has changed, and goes.
 
 .DEFAULT_GOAL := help
-.PHONY: help system-packages setup setup-newest run test check style types layers unit slow spark newest coverage docs bench bench-full bench-growth bench-guard conformance soak constraints release clean
+.PHONY: help system-packages setup setup-newest run test check style types layers unit slow spark newest coverage docs bench bench-full bench-growth bench-guard conformance soak nightly constraints release clean
 .SUFFIXES:
 MAKEFLAGS += --no-builtin-rules
 
@@ -23,6 +23,7 @@ help:
 	@echo 'make docs     the documentation site in build/site, with all links checked: half a minute'
 	@echo 'make soak     loads and faults that run for minutes'
 	@echo 'make coverage   the branches that the unit tests run, by package; ten minutes'
+	@echo 'make nightly  coverage with its floors, soak and conformance: hours'
 	@echo 'make release  sdist, wheel and SBOM in dist/, checked, and the tag; two minutes'
 	@echo 'make setup    only the virtual environment .venv (PYTHON=… chooses the interpreter)'
 	@echo 'make clean    remove .venv and caches; korvet-data stays'
@@ -121,6 +122,14 @@ conformance: $(developed)
 	$(if $(PARTS),,$(python) -m conformance $(WORDS) || status=1;) \
 	$(if $(WORDS),,$(python) -m conformance.clients $(PARTS) || status=1;) \
 	$(if $(WORDS)$(PARTS),,$(python) -m conformance.authorization || status=1;) \
+	exit $$status
+
+# What takes too long for each change: measuring branches takes more than twice the time of the unit tests.
+nightly:
+	@status=0; \
+	$(MAKE) --no-print-directory coverage || status=1; \
+	$(MAKE) --no-print-directory soak || status=1; \
+	$(MAKE) --no-print-directory conformance || status=1; \
 	exit $$status
 
 soak: $(developed)
