@@ -16,16 +16,18 @@ import click
 from korvet.cli.completion import complete_topics
 from korvet.cli.options import bootstrap_servers, with_client
 from korvet.cli.output import Progress
+from korvet.cli.times import DURATION_EXAMPLES, parse_duration
 
 if TYPE_CHECKING:
     import trio
 
-    from korvet.client import Client, Record
+    from korvet.client import Client, Record, Transaction
     from korvet.protocol.errors import KafkaError
 
 PIECE_BYTES = 256 * 1024
 PIECES_AHEAD = 16
 BATCH_LINES = 20_000
+LONGEST_TIMEOUT_MS = 24 * 86_400_000  # it has 32 bits; brokers have a smaller maximum
 ACKS = {"all": -1, "1": 1, "0": 0}
 
 Parse = Callable[[bytes], "Record"]
@@ -60,6 +62,16 @@ Parse = Callable[[bytes], "Record"]
     default="none",
     show_default=True,
 )
+@click.option(
+    "--transactional-id",
+    metavar="ID",
+    help="Write all lines in one transaction: consumers at read_committed see all or none.",
+)
+@click.option(
+    "--transaction-timeout",
+    metavar="TIME",
+    help=f"The broker aborts the transaction after this time: {DURATION_EXAMPLES}.  [default: 1m]",
+)
 @bootstrap_servers
 def command(
     topic: str,
@@ -67,6 +79,8 @@ def command(
     form: str,
     acks: str,
     compression: str,
+    transactional_id: str | None,
+    transaction_timeout: str | None,
     servers: str,
     **of_text: Any,
 ) -> None:
@@ -82,27 +96,42 @@ def command(
     null is null, {"base64": "…"} is bytes that are not text, and any other JSON as value is written as JSON. The
     command also reads the output of `korvet consume --format json`. The default timestamp is now. Without partition,
     the key determines it, as in Kafka's own clients. The topic is created if the broker creates topics automatically.
+
+    With --transactional-id, a line that cannot be written aborts the transaction. So do an interrupt, and the next
+    producer with the same ID.
     """  # noqa: D301  click does not rewrap a paragraph after a backspace
     from korvet.protocol.compression import Codec
 
     parse = parser(form, **of_text)
+    timeout_ms = transaction_timeout_ms(transactional_id, acks, transaction_timeout)
     descriptor = file.fileno()
     if os.isatty(descriptor) and sys.stderr.isatty():
         click.echo("One record a line; Ctrl-D ends.", err=True)
 
     async def produce(client: Client) -> int:
-        return await produce_lines(
-            client,
-            topic,
-            descriptor,
-            parse,
-            acks=ACKS[acks],
-            codec=Codec[compression.upper()],
-        )
+        codec = Codec[compression.upper()]
+        if transactional_id is None:
+            return await produce_lines(client, topic, descriptor, parse, acks=ACKS[acks], codec=codec)
+        async with client.transaction(transactional_id, timeout_ms=timeout_ms) as transaction:
+            return await produce_lines(
+                client, topic, descriptor, parse, acks=ACKS[acks], codec=codec, transaction=transaction
+            )
 
     count = with_client(servers, produce)
     if sys.stderr.isatty():
         click.echo(f"{count:,} record{'' if count == 1 else 's'} written to {topic}.", err=True)
+
+
+def transaction_timeout_ms(transactional_id: str | None, acks: str, timeout: str | None) -> int:
+    """Return the timeout of the transaction. Raises UsageError for options that exclude each other."""
+    if transactional_id is None and timeout is not None:
+        raise click.UsageError("--transaction-timeout needs --transactional-id.")
+    if transactional_id is not None and acks != "all":
+        raise click.UsageError("--transactional-id needs --acks all.")
+    timeout_ms = parse_duration(timeout or "1m")
+    if not 0 < timeout_ms <= LONGEST_TIMEOUT_MS:
+        raise click.UsageError("--transaction-timeout is above 0, and at most 24d.")
+    return timeout_ms
 
 
 def parser(
@@ -142,7 +171,14 @@ def parser(
 
 
 async def produce_lines(
-    client: Client, topic: str, descriptor: int, parse: Parse, *, acks: int, codec: int
+    client: Client,
+    topic: str,
+    descriptor: int,
+    parse: Parse,
+    *,
+    acks: int,
+    codec: int,
+    transaction: Transaction | None = None,
 ) -> int:
     """Produce all lines, and return their number. Raises BadLine after all lines before the bad one are written."""
     import trio
@@ -161,10 +197,15 @@ async def produce_lines(
                     if records:
                         try:
                             await client.produce(
-                                topic, records, acks=acks, codec=Codec(codec), create_topic=True
+                                topic,
+                                records,
+                                acks=acks,
+                                codec=Codec(codec),
+                                create_topic=True,
+                                transaction=transaction,
                             )
                         except KafkaError as error:
-                            raise not_produced(error, count, len(batch)) from error
+                            raise not_produced(error, count, len(batch), transaction) from error
                     if bad is not None:
                         raise bad
                     count += len(batch)
@@ -172,8 +213,14 @@ async def produce_lines(
     return count
 
 
-def not_produced(error: KafkaError, before: int, failed: int) -> click.ClickException:
+def not_produced(
+    error: KafkaError, before: int, failed: int, transaction: Transaction | None
+) -> click.ClickException:
     """Return the error for lines that were refused, after `before` lines that were written."""
+    if transaction is not None:
+        return click.ClickException(
+            f"no line is written, the transaction is aborted: {error} ({error.error_code.name})"
+        )
     written = f"; lines 1 to {before:,} are written" if before else ""
     return click.ClickException(
         f"lines {before + 1:,} to {before + failed:,} are not written, or only in part: {error} "

@@ -5,7 +5,8 @@
         async for record in client.consume({TopicPartition("orders", 0): 0}):
             ...
 
-`korvet.client.membership` has members of consumer groups. Not supported: transactions, idempotent producers.
+Producers are idempotent. `Client.transaction` writes to several partitions at once, all or nothing.
+`korvet.client.membership` has members of consumer groups.
 """
 
 from korvet.client.authentication import REFUSALS as REFUSALS
@@ -28,3 +29,4 @@ from korvet.client.model import TopicPartition as TopicPartition
 from korvet.client.security import PLAINTEXT as PLAINTEXT
 from korvet.client.security import Security as Security
 from korvet.client.security import security_of as security_of
+from korvet.client.transactional import Transaction as Transaction

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from attrs import define, field
 
-from korvet.client.cluster import Cluster, error_about, raise_for, raise_worst
+from korvet.client.cluster import TRANSACTION, Cluster, error_about, raise_for, raise_worst
 from korvet.client.connection import Address, parse_address
 from korvet.client.consuming import MAX_WAIT_MS, Consumer
 from korvet.client.isolation import READ_UNCOMMITTED
@@ -30,6 +30,7 @@ from korvet.client.partitioner import Partitioner
 from korvet.client.producer_ids import Producer, ProducerPool
 from korvet.client.producing import Production
 from korvet.client.security import PLAINTEXT, Security
+from korvet.client.transactional import TIMEOUT_MS, Transaction, open_transaction
 from korvet.protocol.compression import Codec
 from korvet.protocol.errors import (
     ClusterAuthorizationFailed,
@@ -50,7 +51,6 @@ from korvet.protocol.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from korvet.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from korvet.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from korvet.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -75,12 +75,9 @@ T = TypeVar("T")
 
 # The first version that supports each special timestamp; an older broker would take it as a time.
 LIST_OFFSETS_VERSIONS = {-3: 7, -4: 8, -5: 9, -6: 11}
-# The last versions in which a request has a single key, group, or list of names, which is all this client needs.
-FIND_ONE_COORDINATOR = 3
+# The last versions in which a request has a single group, or a list of names, which is all this client needs.
 FETCH_ONE_GROUP = 7
 DELETE_BY_NAME = 5
-# The types of keys that have a coordinator.
-GROUP, TRANSACTION = 0, 1
 
 
 @asynccontextmanager
@@ -200,18 +197,22 @@ class Client:
         acks: int = -1,
         codec: Codec = Codec.NONE,
         create_topic: bool = False,
+        transaction: Transaction | None = None,
     ) -> list[Produced]:
         """Store records, and return the partition and offset of each.
 
         A call sends whole batches, so pass many records in one call. With `create_topic`, the broker may create the
         topic, if it is configured to. If this raises, some of the records may be stored nevertheless. With acks=-1 the
         producer is idempotent, unless the brokers are older than Kafka 0.11, or refuse it (before Kafka 2.8 it needed
-        an ACL for IDEMPOTENT_WRITE).
+        an ACL for IDEMPOTENT_WRITE). With `transaction`, the records become part of it, and acks is -1.
         """
-        production = Production(self._cluster, topic, acks, codec)
+        production = Production(self._cluster, topic, acks, codec, transaction)
         described = await production.describe(create_topic=create_topic)
         production.deal(records, described, self._partitioners.setdefault(topic, Partitioner()))
-        if production.queues:
+        if transaction is not None:
+            await transaction.add(production.queues)
+            await self._cluster.retrying(production.send)
+        elif production.queues:
             async with self._idempotent(acks) as production.producer:
                 await self._cluster.retrying(production.send)
         return production.results
@@ -222,6 +223,15 @@ class Client:
         Raises KafkaError; UnsupportedVersion if the brokers have no idempotent producers.
         """
         return (self._producers if pool is None else pool).producer(self._cluster)
+
+    def transaction(
+        self, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS
+    ) -> AbstractAsyncContextManager[Transaction]:
+        """Return a context manager that begins a transaction, and commits it unless its block raises.
+
+        See `open_transaction`.
+        """
+        return open_transaction(self._cluster, transactional_id, timeout_ms=timeout_ms)
 
     @asynccontextmanager
     async def _idempotent(self, acks: int) -> AsyncIterator[Producer | None]:
@@ -421,11 +431,11 @@ class Client:
 
     async def find_coordinator(self, group_id: str) -> Address:
         """Return the address of the broker that coordinates a group."""
-        return await self._cluster.retrying(lambda: self._coordinator(group_id))
+        return await self._cluster.retrying(lambda: self._cluster.coordinator(group_id))
 
     async def find_transaction_coordinator(self, transactional_id: str) -> Address:
         """Return the address of the broker that coordinates a transactional id. It is not retried."""
-        return await self._coordinator(transactional_id, TRANSACTION)
+        return await self._cluster.coordinator(transactional_id, TRANSACTION)
 
     # --- Anything else ----------------------------------------------------------------------------------
 
@@ -438,6 +448,7 @@ class Client:
         address: Address | None = None,
         group_id: str | None = None,
         min_version: int = 0,
+        max_version: int = MAX_VERSION,
         wait_s: float = 0.0,
     ) -> R:
         """Send any request to one broker, a group's coordinator, or any broker, and return the response.
@@ -451,7 +462,9 @@ class Client:
             address = self.brokers[node_id]
         if address is None:
             return await self._cluster.ask_any(message, response)
-        return await self._cluster.request(address, message, response, min_version=min_version)
+        return await self._cluster.request(
+            address, message, response, min_version=min_version, max_version=max_version
+        )
 
     async def each_leader(
         self,
@@ -480,19 +493,10 @@ class Client:
         max_version: int = MAX_VERSION,
         wait_s: float = 0.0,
     ) -> R:
-        coordinator = await self._coordinator(group_id)
+        coordinator = await self._cluster.coordinator(group_id)
         return await self._cluster.request(
             coordinator, message, response, max_version=max_version, wait_s=wait_s
         )
-
-    async def _coordinator(self, key: str, key_type: int = GROUP) -> Address:
-        request = FindCoordinatorRequest(key=key, key_type=key_type)
-        answer = await self._cluster.ask_any(
-            request, FindCoordinatorResponse, max_version=FIND_ONE_COORDINATOR
-        )
-        kind = "group" if key_type == GROUP else "transactional id"
-        raise_for(answer.error_code, f"{kind} {key}", answer.error_message)
-        return Address(answer.host, answer.port)
 
     def _timeout_ms(self) -> int:
         return int(self._cluster.request_timeout_s * 1000)

@@ -32,6 +32,7 @@ from korvet.protocol.errors import (
     UnsupportedVersion,
     error_for,
 )
+from korvet.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from korvet.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -48,6 +49,9 @@ LONGEST_BACKOFF_S = 1.0
 # Brokers learn of a new topic one after the other, so UNKNOWN_TOPIC_OR_PARTITION is retried, but only for a short time:
 # the usual cause is a misspelled name.
 UNKNOWN_TOPIC_PATIENCE_S = 3.0
+# The types of keys that have a coordinator, and the last version in which a request has a single key.
+GROUP, TRANSACTION = 0, 1
+FIND_ONE_COORDINATOR = 3
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +118,14 @@ class Cluster:
             except (NetworkException, RequestTimedOut, BrokerNotAvailable) as e:
                 error = error or e
         raise error or BrokerNotAvailable("No broker was named.")
+
+    async def coordinator(self, key: str, key_type: int = GROUP) -> Address:
+        """Return the address of the broker that coordinates a group or a transactional id. It is not retried."""
+        request = FindCoordinatorRequest(key=key, key_type=key_type)
+        answer = await self.ask_any(request, FindCoordinatorResponse, max_version=FIND_ONE_COORDINATOR)
+        kind = "group" if key_type == GROUP else "transactional id"
+        raise_for(answer.error_code, f"{kind} {key}", answer.error_message)
+        return Address(answer.host, answer.port)
 
     async def retrying(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Call `attempt` until it succeeds, raises an error that is not retriable, or the retry timeout has passed.

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 from attrs import define, field
 
-from korvet.client.cluster import Cluster, error_about
+from korvet.client.cluster import TRANSACTION, Cluster, raise_for
 from korvet.client.model import TopicPartition
 from korvet.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from korvet.protocol.record_batch import Producing
@@ -42,14 +42,23 @@ class Producer:
         self._sequences[tp] = (self._sequences.get(tp, 0) + count) % SEQUENCES
 
 
-async def new_producer(cluster: Cluster) -> Producer:
-    """Request a new producer id. Raises KafkaError; UnsupportedVersion if the brokers have no idempotent producers."""
+async def new_producer(
+    cluster: Cluster, transactional_id: str | None = None, timeout_ms: int = 60_000
+) -> Producer:
+    """Request a producer id, a new one or that of a transactional id, whose open transaction is aborted.
+
+    Raises KafkaError; UnsupportedVersion if the brokers have no idempotent producers.
+    """
+    request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
+    about = "InitProducerId" if transactional_id is None else f"transactional id {transactional_id}"
 
     async def attempt() -> InitProducerIdResponse:
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        answer = await cluster.ask_any(request, InitProducerIdResponse)
-        if answer.error_code:
-            raise error_about(answer.error_code, "InitProducerId")
+        if transactional_id is None:
+            answer = await cluster.ask_any(request, InitProducerIdResponse)
+        else:
+            coordinator = await cluster.coordinator(transactional_id, TRANSACTION)
+            answer = await cluster.request(coordinator, request, InitProducerIdResponse)
+        raise_for(answer.error_code, about)
         return answer
 
     answer = await cluster.retrying(attempt)

@@ -17,6 +17,7 @@ from korvet.client.connection import Address
 from korvet.client.model import Produced, Record, Topic, TopicPartition
 from korvet.client.partitioner import Partitioner, partition_of_key
 from korvet.client.producer_ids import Producer, new_producer
+from korvet.client.transactional import Transaction
 from korvet.protocol.compression import Codec
 from korvet.protocol.errors import (
     KafkaError,
@@ -40,6 +41,8 @@ MAX_BATCH_BYTES = 1_000_000
 # Upper bounds of a record's size without key, value and headers, and of a header's without name and value.
 RECORD_OVERHEAD_BYTES = 32
 HEADER_OVERHEAD_BYTES = 10
+# The last version with which a producer of a transaction adds its partitions itself.
+PRODUCE = 11
 # Errors of a broker that does not know the producer's earlier batches.
 FORGOTTEN = (OutOfOrderSequenceNumber, UnknownProducerId)
 
@@ -75,6 +78,7 @@ class Production:
     topic: str
     acks: int
     codec: Codec
+    transaction: Transaction | None = None
     producer: Producer | None = field(default=None, init=False)  # None: not idempotent
     queues: dict[TopicPartition, deque[Batch]] = field(factory=dict, init=False)
     results: list[Produced] = field(factory=list, init=False)
@@ -118,8 +122,10 @@ class Production:
             await self.cluster.each_leader(list(self.queues), self._send_to)
 
     async def _send_to(self, leader: Address, tps: list[TopicPartition]) -> None:
+        transaction = self.transaction
         request = ProduceRequest(
-            acks=self.acks,
+            transactional_id=None if transaction is None else transaction.transactional_id,
+            acks=self.acks if transaction is None else -1,
             timeout_ms=int(self.cluster.request_timeout_s * 1000),
             topic_data=[
                 TopicProduceData(
@@ -130,14 +136,14 @@ class Production:
                 )
             ],
         )
-        if self.acks == 0:
+        if request.acks == 0:
             await self.cluster.send(leader, request)
             for tp in tps:
                 self._done(tp, -1)
             return
         repeated = self._unanswered.intersection(tps)
         self._unanswered.update(tps)
-        answer = await self.cluster.request(leader, request, ProduceResponse)
+        answer = await self.cluster.request(leader, request, ProduceResponse, max_version=PRODUCE)
         errors = []
         for partition in (partition for topic in answer.responses for partition in topic.partition_responses):
             tp = TopicPartition(self.topic, partition.index)
@@ -187,7 +193,7 @@ class Production:
         return build_batch(self.queues[tp][0].records, codec=self.codec, **asdict(fields))
 
     def _producer_of(self, tp: TopicPartition) -> Producer | None:
-        return self._replaced.get(tp, self.producer)
+        return self.transaction or self._replaced.get(tp, self.producer)
 
     def _batch(self, partition: int, size: int) -> Batch:
         queue = self.queues.setdefault(TopicPartition(self.topic, partition), deque())

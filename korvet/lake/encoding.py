@@ -17,6 +17,7 @@ from korvet.protocol.record_batch import (
     LOG_APPEND_TIME_BIT,
     MAX_OFFSET_DELTA,
     NOBODY,
+    TRANSACTIONAL_BIT,
     Producing,
     TimestampType,
     write_header,
@@ -103,7 +104,9 @@ def encode_batch(
         batch,
         base_offset=0 if rows.offsets is None else int(rows.offsets[0]),
         partition_leader_epoch=partition_leader_epoch,
-        attributes=codec | (LOG_APPEND_TIME_BIT if timestamp_type == TimestampType.LOG_APPEND_TIME else 0),
+        attributes=codec
+        | (LOG_APPEND_TIME_BIT if timestamp_type == TimestampType.LOG_APPEND_TIME else 0)
+        | (TRANSACTIONAL_BIT if producing.is_transactional else 0),
         last_offset_delta=len(rows) - 1 if rows.offsets is None else int(rows.offsets[-1] - rows.offsets[0]),
         base_timestamp=timestamp if rows.timestamps is None else int(rows.timestamps[0]),
         max_timestamp=timestamp if rows.timestamps is None else int(rows.timestamps.max()),

@@ -20,6 +20,7 @@ from korvet.client.connection import parse_address
 from korvet.client.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from korvet.client.model import TopicPartition
 from korvet.client.security import SETTINGS, Security, is_about_security, is_without_effect, security_of
+from korvet.client.transactional import TIMEOUT_MS
 from korvet.pipeline.cluster import Connecting
 from korvet.pipeline.config_providers import resolved
 from korvet.pipeline.java_patterns import python_pattern
@@ -83,6 +84,8 @@ HONOURED = (
     "compression.type",
     "max.request.size",
     "enable.idempotence",
+    "transactional.id",
+    "transaction.timeout.ms",
     *SETTINGS,
 )
 #: Settings that only tune Kafka's clients, or name a consumer group, which this source does not use.
@@ -99,7 +102,7 @@ TUNING = """
     auto.include.jmx.reporter auto.commit.interval.ms group.protocol group.remote.assignor
     partitioner.class partitioner.ignore.keys partitioner.adaptive.partitioning.enable
     partitioner.availability.timeout.ms compression.gzip.level compression.lz4.level compression.zstd.level
-    transaction.timeout.ms transaction.two.phase.commit.enable share.acknowledgement.mode share.acquire.mode
+    transaction.two.phase.commit.enable share.acknowledgement.mode share.acquire.mode
 """
 IGNORED = frozenset(TUNING.split())
 #: Settings that Spark's Kafka source refuses as well, and the reasons.
@@ -111,7 +114,6 @@ REFUSED = {
     "value.deserializer": "values are bytes",
     "key.serializer": "keys are bytes or text",
     "value.serializer": "values are bytes or text",
-    "transactional.id": "writing is at least once",
 }
 
 #: Spark's catalog keeps the options of a table but does not pass them to sources in Python.
@@ -157,7 +159,10 @@ class ReadOptions:
 
 @frozen
 class WriteOptions:
-    """The options of a write. Without `topic`, the column `topic` of each row is used."""
+    """The options of a write. Without `topic`, the column `topic` of each row is used.
+
+    With `transactional_id`, each task of a streaming batch writes in a transaction of `transaction_timeout_ms` at most.
+    """
 
     connecting: Connecting
     topic: str | None
@@ -166,6 +171,8 @@ class WriteOptions:
     codec: Codec
     is_idempotent: bool = True
     max_batch_bytes: int = field(default=1_000_000)
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = TIMEOUT_MS
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -222,7 +229,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 FETCH_BYTES = 8 * 1024 * 1024
 
 
-def write_options(options: Mapping[str, str]) -> WriteOptions:
+def write_options(options: Mapping[str, str], *, streaming: bool = False) -> WriteOptions:
     """Parse the options of a batch or streaming write. Raises WrongOption."""
     # For streams, Spark also passes its own options.
     ours = {
@@ -231,6 +238,17 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         if name not in ("checkpointlocation", "path", "queryname")
     }
     taken = _Options(ours, (*COMMON, *WRITING))
+    transactional = ("kafka.transactional.id", "kafka.transaction.timeout.ms")
+    if not streaming:
+        taken.refuse("it is for streaming queries; a batch write is at least once", *transactional)
+    transactional_id = taken.text("kafka.transactional.id")
+    if transactional_id is None:
+        taken.refuse("it needs kafka.transactional.id", "kafka.transaction.timeout.ms")
+    elif not transactional_id:
+        raise WrongOption("kafka.transactional.id is empty; accepted is a name that no other query has")
+    else:
+        taken.one_of("kafka.acks", {"all": -1, "-1": -1}, "all")
+        taken.one_of("kafka.enable.idempotence", {"true": True}, "true")
     return WriteOptions(
         connecting=taken.connecting(),
         topic=taken.text("topic"),
@@ -239,6 +257,8 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         codec=taken.one_of("kafka.compression.type", {codec.name.lower(): codec for codec in Codec}, "none"),
         is_idempotent=taken.boolean("kafka.enable.idempotence", default=True),
         max_batch_bytes=taken.number("kafka.max.request.size") or MAX_BATCH_BYTES,
+        transactional_id=transactional_id,
+        transaction_timeout_ms=taken.number("kafka.transaction.timeout.ms") or TIMEOUT_MS,
     )
 
 

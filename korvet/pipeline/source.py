@@ -73,14 +73,14 @@ class KorvetSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001  Spark's signature
         if overwrite:
             raise WrongOption("a topic cannot be overwritten; accepted is mode append")
-        return BatchWriter(_checked_for_writing(self.options, schema))
+        return BatchWriter(_checked_for_writing(self.options, schema, streaming=False))
 
     def streamWriter(  # noqa: N802  Spark's name
         self,
         schema: StructType,
         overwrite: bool,  # noqa: ARG002, FBT001  in complete mode all rows are sent each time, as with Spark's own
     ) -> StreamWriter:
-        return StreamWriter(_checked_for_writing(self.options, schema))
+        return StreamWriter(_checked_for_writing(self.options, schema, streaming=True))
 
 
 class BatchReader(DataSourceReader):
@@ -285,9 +285,9 @@ def _either_options(options: Mapping[str, str]) -> ReadOptions:
         return read_options(options, streaming=False)
 
 
-def _checked_for_writing(options: Mapping[str, str], schema: StructType) -> WriteOptions:
+def _checked_for_writing(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> WriteOptions:
     """Validate and return the options of a write. Raises WrongOption, and KafkaError for the topic."""
-    checked = write_options(options)
+    checked = write_options(options, streaming=streaming)
     check_columns(schema, checked)
     check_topic(checked)
     return checked

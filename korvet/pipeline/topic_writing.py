@@ -2,14 +2,15 @@
 
 A task writes as an idempotent producer: a batch whose response was lost is sent again and stored once. The rows of a
 task are appended to a partition in their order. Writing is at least once, since Spark restarts a failed task from its
-first row. There is no commit: rows that a failed job has written remain.
+first row, and rows that a failed job has written remain. A stream with a transactional id writes exactly once; see
+`korvet.pipeline.transactional_writing`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from itertools import chain
 
 import numpy as np
@@ -32,11 +33,21 @@ from korvet.client import Client
 from korvet.client.cluster import error_about
 from korvet.client.model import Topic, TopicPartition
 from korvet.client.producer_ids import Producer, ProducerPool
+from korvet.client.producing import PRODUCE
+from korvet.client.transactional import Transaction
 from korvet.lake.encoding import Rows, chunks, column_of, encode_batch, encode_headers
 from korvet.lake.varints import Int64s
 from korvet.pipeline.offsets import WrongOption
 from korvet.pipeline.options import WriteOptions
 from korvet.pipeline.partitioning import partitions_of
+from korvet.pipeline.transactional_writing import (
+    Amount,
+    Task,
+    check_repeated,
+    current_task,
+    last_mark,
+    set_mark,
+)
 from korvet.protocol.errors import (
     DuplicateSequenceNumber,
     KafkaError,
@@ -157,11 +168,28 @@ async def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> No
     first = next(collected, None)
     if first is None:
         return
-    async with options.connecting.open() as client, AsyncExitStack() as stack:
-        producer = await stack.enter_async_context(client.producer(POOL)) if options.is_idempotent else None
-        sender = Sender(client, options, producer)
-        for table in chain([first], collected):
-            await sender.write(table)
+    tables = chain([first], collected)
+    async with options.connecting.open() as client:
+        if options.transactional_id is not None:
+            await _write_once(client, options, current_task(), tables)
+            return
+        async with client.producer(POOL) if options.is_idempotent else nullcontext() as producer:
+            await Sender(client, options, producer).write_all(tables)
+
+
+async def _write_once(client: Client, options: WriteOptions, task: Task, tables: Iterator[pa.Table]) -> None:
+    """Write the rows of a task in a transaction, unless an earlier attempt has committed one."""
+    transactional_id = f"{options.transactional_id}-{task.partition}"
+    async with client.transaction(transactional_id, timeout_ms=options.transaction_timeout_ms) as transaction:
+        # The transaction has fenced all earlier attempts, so the last mark does not change any more.
+        last = await last_mark(client, transactional_id)
+        if last is not None and last.is_of(task):
+            check_repeated(last, task, tables)
+            return
+        sender = Sender(client, options, transaction)
+        amount = await sender.write_all(tables)
+        if amount.rows:
+            await set_mark(transaction, sender.any_partition(), task, amount)
 
 
 def _collected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -182,10 +210,22 @@ class Sender:
 
     client: Client
     options: WriteOptions
-    producer: Producer | None  # None without idempotence
+    producer: Producer | None  # None without idempotence; a Transaction if the rows become part of one
     _topics: dict[str, Topic] = field(factory=dict, init=False)
     # Batches of rows without a key go to the partitions round-robin.
     _next: int = field(factory=lambda: time.time_ns() // 1000, init=False)
+
+    async def write_all(self, tables: Iterable[pa.Table]) -> Amount:
+        """Send the rows of all tables, and wait until they are acknowledged. Return how much that was."""
+        amount = Amount()
+        for table in tables:
+            await self.write(table)
+            amount = amount.plus(table)
+        return amount
+
+    def any_partition(self) -> TopicPartition:
+        """Return a partition that exists, after rows were written."""
+        return TopicPartition(next(iter(self._topics)), 0)
 
     async def write(self, table: pa.Table) -> None:
         """Send rows, and wait until all of them are acknowledged."""
@@ -240,6 +280,8 @@ class Sender:
 
     async def _send(self, queues: dict[TopicPartition, list[Rows]]) -> None:
         """Send the batches of each queue in order, one per partition at a time, until all are acknowledged."""
+        if isinstance(self.producer, Transaction):
+            await self.producer.add(queues)
         timestamp = time.time_ns() // 1_000_000
         encoded: dict[TopicPartition, bytearray] = {}
         deadline, backoff_s = trio.current_time() + RETRY_TIMEOUT_S, FIRST_BACKOFF_S
@@ -253,7 +295,10 @@ class Sender:
             try:
                 for leader, tps in (await self._by_leader(encoded)).items():
                     answer = await self.client.request(
-                        self._request({tp: encoded[tp] for tp in tps}), ProduceResponse, node_id=leader
+                        self._request({tp: encoded[tp] for tp in tps}),
+                        ProduceResponse,
+                        node_id=leader,
+                        max_version=PRODUCE,
                     )
                     self._settle(answer, queues, encoded)
                 deadline, backoff_s = trio.current_time() + RETRY_TIMEOUT_S, FIRST_BACKOFF_S
@@ -282,7 +327,13 @@ class Sender:
             topic = topics.setdefault(tp.topic, TopicProduceData(name=tp.topic, partition_data=[]))
             topic.partition_data.append(PartitionProduceData(index=tp.partition, records=[batch]))
         timeout_ms = int(self.options.connecting.request_timeout_s * 1000)
-        return ProduceRequest(acks=self.options.acks, timeout_ms=timeout_ms, topic_data=list(topics.values()))
+        transaction = self.producer if isinstance(self.producer, Transaction) else None
+        return ProduceRequest(
+            transactional_id=None if transaction is None else transaction.transactional_id,
+            acks=self.options.acks,
+            timeout_ms=timeout_ms,
+            topic_data=list(topics.values()),
+        )
 
     def _settle(
         self,

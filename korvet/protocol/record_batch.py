@@ -464,6 +464,7 @@ class Producing:
     producer_id: int = -1
     producer_epoch: int = -1
     base_sequence: int = -1
+    is_transactional: bool = False
 
 
 NOBODY = Producing()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -135,3 +136,55 @@ def test_hanging_transaction_is_found_and_aborted(broker: KorvetProcess, korvet:
         )
         producer.abort_transaction(LIMIT_S)
     assert Outcome(0, "") == korvet("consume", topic, "--isolation", "read_committed")
+
+
+def committed(korvet: Korvet, topic: str) -> list[str]:
+    """Return the committed lines once no transaction is open in the topic."""
+    deadline = time.monotonic() + LIMIT_S
+    while "Ongoing" in korvet("transactions", "list", "--matching", f"{topic}.*").out or "Prepare" in (
+        korvet("transactions", "list", "--matching", f"{topic}.*").out
+    ):
+        assert time.monotonic() < deadline, "the transaction did not end"
+    return sorted(korvet("consume", topic, "--isolation", "read_committed").out.splitlines())
+
+
+def test_lines_are_produced_in_one_transaction(korvet: Korvet, piped: Korvet, topic: str) -> None:
+    one_id = ("--transactional-id", f"{topic}-id")
+    assert Outcome(0, "") == piped("produce", topic, *one_id, stdin="a\nb\nc\n")
+    assert ["a", "b", "c"] == committed(korvet, topic)
+    lines = "".join(f'{{"value": {number}}}\n' for number in range(50_000)) + "not json\n"
+    refused = piped("produce", topic, *one_id, "--format", "json", stdin=lines)
+    assert (1, True) == (refused.status, "line 50001" in refused.err)
+    assert ["a", "b", "c"] == committed(korvet, topic)
+    limited = ("--transaction-timeout", "10m")
+    assert Outcome(0, "") == piped("produce", topic, *one_id, *limited, stdin="d\n")
+    assert ["a", "b", "c", "d"] == committed(korvet, topic)
+    assert 50_004 == len(korvet("consume", topic).out.splitlines())
+
+
+@pytest.mark.parametrize(
+    "options, reason",
+    [
+        (("--transaction-timeout", "1m"), "--transaction-timeout needs --transactional-id."),
+        (("--transactional-id", "x", "--acks", "1"), "--transactional-id needs --acks all."),
+        (("--transactional-id", "x", "--transaction-timeout", "soon"), "'soon' is not a duration."),
+        (("--transactional-id", "x", "--transaction-timeout", "30d"), "--transaction-timeout is above 0"),
+        (("--transactional-id", "x", "--transaction-timeout", "0s"), "--transaction-timeout is above 0"),
+    ],
+)
+def test_options_of_a_transaction_that_exclude_each_other(
+    piped: Korvet, topic: str, options: tuple[str, ...], reason: str
+) -> None:
+    refused = piped("produce", topic, *options, stdin="a\n")
+
+    assert (2, True) == (refused.status, reason in refused.err)
+
+
+def test_timeout_above_the_maximum_is_refused(korvet: Korvet, piped: Korvet, topic: str) -> None:
+    refused = piped(
+        "produce", topic, "--transactional-id", f"{topic}-id", "--transaction-timeout", "20d", stdin="a\n"
+    )
+
+    assert 1 == refused.status
+    assert "INVALID_TRANSACTION_TIMEOUT" in refused.err or "timeout" in refused.err
+    assert [] == committed(korvet, topic)

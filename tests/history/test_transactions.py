@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import count as counter
 from random import SystemRandom
+from typing import Any
 
 import pytest
+from attrs import evolve
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from korvet.storage.interface import AppendResult, LogOffsets, Marker
+from korvet.storage.memory_groups import MemoryGroups
+from korvet.storage.memory_log import PartitionLog
+from korvet.testing.threads import running_broker
 from tests.history.faults import Nemesis
 from tests.history.test_clusters import (
     Cluster,
@@ -148,11 +156,11 @@ def check(cluster: Cluster, for_s: float, longest_s: float) -> None:
         executor.submit(nemesis.run, for_s).result()
         inputs: dict[Partition, Log] = {}
 
-        def count() -> int:
+        def count_inputs() -> int:
             inputs.update(read_all(cluster.servers, INPUTS, "read_committed"))
             return sum(map(len, inputs.values()))
 
-        load.finish(count)
+        load.finish(count_inputs)
         committed = read_all(cluster.servers, OUTPUTS, "read_committed")
         everything = read_all(cluster.servers, OUTPUTS, "read_uncommitted")
 
@@ -192,6 +200,96 @@ CLUSTERS = [
     brokers_on_sentinels,
     brokers_on_redis_cluster,
 ]
+
+
+# --- Brokers with a bug ---------------------------------------------------------------------------------------
+
+
+def lose_some_markers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every tenth marker be acknowledged, but not stored."""
+    write_marker, numbers = PartitionLog.write_marker, counter()
+
+    def bug(log: PartitionLog, marker: Marker, now_ms: int) -> AppendResult:
+        if next(numbers) % 10 == 9:
+            return AppendResult(log.next_offset, -1, log.log_start_offset)
+        return write_marker(log, marker, now_ms)
+
+    monkeypatch.setattr(PartitionLog, "write_marker", bug)
+
+
+def raise_last_stable_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the last stable offset be one too high while a transaction is open."""
+    bounds = vars(PartitionLog)["bounds"].fget
+
+    def bug(log: PartitionLog) -> LogOffsets:
+        found: LogOffsets = bounds(log)
+        is_open = found.last_stable_offset < found.high_watermark
+        return evolve(found, last_stable_offset=found.last_stable_offset + is_open)
+
+    monkeypatch.setattr(PartitionLog, "bounds", property(bug))
+
+
+def show_staged_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let staged offsets be visible before their transaction ends."""
+    stage = MemoryGroups.stage
+
+    def bug(groups: MemoryGroups, group_id: str, offsets: Any, *more: Any, **how: Any) -> Any:
+        results = stage(groups, group_id, offsets, *more, **how)
+        groups._groups[group_id].committed.update(offsets)
+        return results
+
+    monkeypatch.setattr(MemoryGroups, "stage", bug)
+
+
+@pytest.mark.slow
+@pytest.mark.clients
+@pytest.mark.parametrize(
+    "add_bug, expected",
+    [
+        (lose_some_markers, {"lost", "aborted read", "torn transaction"}),
+        (raise_last_stable_offset, {"aborted read", "skipped"}),
+        (show_staged_offsets, {"forgotten input"}),
+    ],
+)
+def test_bug_of_a_broker_is_found(
+    add_bug: Callable[[pytest.MonkeyPatch], None], expected: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_bug(monkeypatch)
+    found: set[str] = set()
+    deadline = time.monotonic() + 120
+    while not found & expected:
+        assert time.monotonic() < deadline, f"only found {found}"
+        with running_broker(settings={"group.initial.rebalance.delay.ms": "0"}) as broker:
+            create_topics(broker.bootstrap_servers)
+            with TransactionalLoad(broker.bootstrap_servers, INPUTS, OUTPUTS, seed=1) as load:
+                time.sleep(8)  # the load runs for this time
+            logs = [read_all(broker.bootstrap_servers, INPUTS, "read_committed")]
+            logs += [
+                read_all(broker.bootstrap_servers, OUTPUTS, f"read_{level}")
+                for level in ("committed", "uncommitted")
+            ]
+        events = list(load.events)
+        inputs, committed, everything = logs
+        found = {
+            line.partition(":")[0]
+            for line in anomalies(events, committed, everything, passed(events, inputs))
+        }
+
+
+def passed(events: Sequence[Event], inputs: dict[Partition, Log]) -> dict[Partition, Log]:
+    """Return the inputs behind which a committed transaction has read another one."""
+    ends: dict[Partition, int] = {}
+    for each in transactions_of(events).values():
+        if each.outcome is Outcome.COMMITTED:
+            for partition, offset, _ in each.took:
+                ends[partition] = max(ends.get(partition, 0), offset)
+    return {
+        partition: [(offset, value) for offset, value in log if offset < ends.get(partition, 0)]
+        for partition, log in inputs.items()
+    }
+
+
+# --- Correct brokers ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

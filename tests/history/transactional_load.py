@@ -21,7 +21,10 @@ from tests.history.transactions import Began, Ended, Event, Log, Outcome, Partit
 from tests.reading import read_to_end
 
 GROUP = "movers"
-CALL_LIMIT_S = 60.0
+# Longer than transaction.timeout.ms. librdkafka 2.16 has been seen to send nothing any more after AddOffsetsToTxn, when
+# the connection to the coordinator was replaced amid it; such a client is replaced, as its user would do.
+CALL_LIMIT_S = 30.0
+FLUSH_LIMIT_S = 120.0
 JOIN_LIMIT_S = 150.0
 BETWEEN_INPUTS_S = 0.02
 
@@ -124,7 +127,7 @@ class TransactionalLoad:
             producer.produce(topic, f"in-{number}".encode(), partition=partition)
             producer.poll(BETWEEN_INPUTS_S)
             number += 1
-        assert not producer.flush(CALL_LIMIT_S * 2)
+        assert not producer.flush(FLUSH_LIMIT_S)
 
     def _move(self, name: str, random: Random) -> None:
         producer = self._producer(name)
@@ -213,6 +216,8 @@ class TransactionalLoad:
     def _end(self, transaction: str, random: Random, producer: Producer, stage: Callable[[], None]) -> bool:
         """End a transaction as chosen: some die or abort, while inputs come. Return True if it was committed."""
         choice = 1.0 if self._stops_producing.is_set() else random.random()
+        if choice < 0.2 and random.random() < 0.5:
+            self._call(transaction, producer, stage)  # the offsets must not become visible
         if choice < 0.05:
             raise ClientDied
         if choice < 0.2:
@@ -237,8 +242,8 @@ class TransactionalLoad:
                 reason: KafkaError = error.args[0]
                 if reason.txn_requires_abort():
                     return False
-                if not reason.retriable():
-                    raise ClientDied from None  # fenced, or fatal: the outcome is unknown
+                if not reason.retriable() or reason.code() == KafkaError._TIMED_OUT:
+                    raise ClientDied from None  # fenced, fatal or stuck: the outcome is unknown
             else:
                 return True
         raise ClientDied

@@ -137,7 +137,6 @@ TUNING = {
     "kafka.group.protocol": "classic",
     "kafka.group.remote.assignor": "uniform",
     "kafka.auto.commit.interval.ms": "1",
-    "kafka.transaction.timeout.ms": "1",
     "kafka.share.acquire.mode": "batch_optimized",
     "kafka.sasl.kerberos.service.name": "kafka",
     "kafka.sasl.kerberos.ticket.renew.jitter": "0.05",
