@@ -4,7 +4,7 @@ import pytest
 
 from bench.calls import measured
 
-# Files and functions of one request, of ten records in one partition. Whoever makes a way longer, changes its bound.
+# Files and functions of one request of ten records in one partition. A change that makes a way longer raises its bound.
 BOUNDS = {
     "batch": {"Produce": (44, 176), "Fetch": (39, 162), "OffsetCommit": (40, 158)},
     "record": {"Produce": (43, 175), "Fetch": (40, 173), "OffsetCommit": (40, 158)},

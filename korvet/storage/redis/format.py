@@ -47,7 +47,7 @@ class Rebuild(Protocol):
 
 @frozen
 class EntryFormat:
-    """How the entries of a topic's partitions are written and read."""
+    """The functions that write and read the entries of a topic's partitions."""
 
     layout: StorageLayout
     mapper: OffsetMapper

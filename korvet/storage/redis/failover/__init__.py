@@ -1,1 +1,1 @@
-"""What a failover or a misconfigured server can lose: confirmations by replicas, and monitors of servers."""
+"""Detect what a failover or a misconfigured server can lose: confirmations by replicas, monitors of servers."""
