@@ -2,7 +2,7 @@
 # missing or pyproject.toml has changed, and goes.
 
 .DEFAULT_GOAL := help
-.PHONY: help system-packages setup setup-newest run test check style types layers unit slow spark newest coverage docs bench bench-full bench-growth bench-guard conformance soak constraints release clean
+.PHONY: help system-packages setup setup-newest run test check style types layers unit slow spark newest coverage docs bench bench-full bench-growth bench-guard conformance soak nightly constraints release clean
 .SUFFIXES:
 MAKEFLAGS += --no-builtin-rules
 
@@ -23,6 +23,7 @@ help:
 	@echo 'make docs     the documentation site in build/site, with all links checked: half a minute'
 	@echo 'make soak     loads and faults that run for minutes'
 	@echo 'make coverage   the branches that the unit tests run, by package; ten minutes'
+	@echo 'make nightly  coverage with its floors, soak and conformance: hours'
 	@echo 'make release  sdist, wheel and SBOM in dist/, checked, and the tag; two minutes'
 	@echo 'make setup    only the virtual environment .venv (PYTHON=… chooses the interpreter)'
 	@echo 'make clean    remove .venv and caches; korvet-data stays'
@@ -123,10 +124,18 @@ conformance: $(developed)
 	$(if $(WORDS)$(PARTS),,$(python) -m conformance.authorization || status=1;) \
 	exit $$status
 
+# What takes too long for each change: measuring branches takes more than twice the time of the unit tests.
+nightly:
+	@status=0; \
+	$(MAKE) --no-print-directory coverage || status=1; \
+	$(MAKE) --no-print-directory soak || status=1; \
+	$(MAKE) --no-print-directory conformance || status=1; \
+	exit $$status
+
 soak: $(developed)
 	$(pytest) -m soak -o faulthandler_timeout=1200
 
-# After the note for it in CHANGELOG.md; DRY=1 tries it without a tag.
+# DRY=1 tries it without a commit and a tag.
 release: $(developed)
 	DRY=$(DRY) .ci/release $(python)
 

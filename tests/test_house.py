@@ -82,7 +82,22 @@ def test_every_api_has_message_handler_and_test_modules_of_the_same_name() -> No
 def test_changelog_contains_the_current_version() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
-    assert f"## {korvet.__version__}" in changelog or "## Unreleased" in changelog
+    is_released = f"## {korvet.__version__}" in changelog
+    assert is_released or [*(ROOT / "news").glob("*.md")]
+
+
+def test_news_have_names_that_the_release_recognizes() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    settings = project["tool"]["towncrier"]
+    sections = "|".join(each["directory"] for each in settings["type"])
+    names = [path.name for path in (ROOT / settings["directory"]).iterdir() if path.name != ".gitignore"]
+
+    assert settings["start_string"] in (ROOT / settings["filename"]).read_text(encoding="utf-8")
+    assert [] == [name for name in names if not re.fullmatch(rf"[a-z0-9-]+\.({sections})\.md", name)]
+    for name in names:
+        text = (ROOT / settings["directory"] / name).read_text(encoding="utf-8")
+        assert text.strip(), name
+        assert not text.startswith("- "), name
 
 
 def test_find_python_accepts_every_version_of_the_metadata() -> None:

@@ -125,7 +125,7 @@ async def last_of_partition(
         offsets *= GROWTH
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """A consumer of partitions, or a member of a group."""
 
     @property
@@ -143,7 +143,7 @@ class Source(Protocol):
 class Rounds:
     """Iterates over the records of each poll, up to the end of the log, which may have none any more."""
 
-    source: Source
+    source: RecordSource
     poll: Callable[[], Awaitable[list[ConsumedRecord]]]
     _empty: int = 0
 

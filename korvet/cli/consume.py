@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from attrs import frozen
 
-from korvet.cli.bounds import Bounds, Rounds, Source, bounds_of, last_records
+from korvet.cli.bounds import Bounds, RecordSource, Rounds, bounds_of, last_records
 from korvet.cli.completion import complete_groups, complete_topics
 from korvet.cli.options import bootstrap_servers, chosen, partition_numbers, with_client
 from korvet.cli.output import Progress
@@ -261,7 +261,7 @@ def formatter(form: str, key_separator: str | None, null: str | None) -> Output:
 
 
 async def print_records(
-    source: Source,
+    source: RecordSource,
     output: Output,
     limit: int | None,
     *,
@@ -286,7 +286,7 @@ async def print_records(
                 progress.show(count)
 
 
-async def patient_poll(source: Source, is_joining: Callable[[], bool]) -> list[ConsumedRecord]:
+async def patient_poll(source: RecordSource, is_joining: Callable[[], bool]) -> list[ConsumedRecord]:
     """Poll, and notify the user if the broker does not answer. With --follow, wait until it does."""
     import trio
 

@@ -45,9 +45,9 @@ def command(interval: float, once: bool, metrics: str | None, servers: str) -> N
     require("textual", "top")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("korvet top needs a terminal; with --once it prints tables.")
-    from korvet.top.app import Source, Top
+    from korvet.top.app import Top, WatchedCluster
 
-    app = Top(Source(servers, security(), interval, metrics))
+    app = Top(WatchedCluster(servers, security(), interval, metrics))
     app.run()
     if app.return_code:
         raise click.exceptions.Exit(app.return_code)

@@ -29,7 +29,7 @@ from korvet.storage.redis.client.nodes import ClusterNodes, open_nodes
 from korvet.storage.redis.client.replies import Command
 from korvet.storage.redis.client.sentinel import open_link
 from korvet.storage.redis.client.topology import SLOTS
-from korvet.storage.redis.guard import eviction, failing_file, info_fields, is_volatile
+from korvet.storage.redis.failover.guard import eviction, failing_file, info_fields, is_volatile
 from korvet.storage.redis.keys import FORMAT, Keyspace
 from korvet.storage.redis.opening import NO_DURABILITY, SNAPSHOTS, UNKNOWN_DURABILITY, meet_server
 

@@ -17,8 +17,8 @@ from korvet.storage.redis.client.link import LinkEnded, explain, open_link_to
 from korvet.storage.redis.client.replies import Command, Reply, as_map
 from korvet.storage.redis.client.sentinel import SENTINEL_LIMIT_S, sentinel_at
 from korvet.storage.redis.client.sentinel_panel import SentinelPanel
-from korvet.storage.redis.guard import eviction, info_fields
-from korvet.storage.redis.quorum import questions, view_in
+from korvet.storage.redis.failover.guard import eviction, info_fields
+from korvet.storage.redis.failover.quorum import questions, view_in
 
 UNREACHABLE = (OSError, trio.BrokenResourceError, RedisError, LinkEnded, trio.TooSlowError)
 KEY = b"korvet:$doctor"

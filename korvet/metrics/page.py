@@ -35,7 +35,7 @@ NOT_READY = b"the broker does not serve, or its store does not answer\n"
 TEXT = "text/plain; charset=utf-8"
 
 
-class Source(Protocol):
+class ScrapedBroker(Protocol):
     """The broker, as the port uses it."""
 
     async def is_ready(self) -> bool:
@@ -58,7 +58,7 @@ class Answer:
 class Page:
     """Serves HTTP connections."""
 
-    source: Source
+    source: ScrapedBroker
     _open: int = 0
     _scraping: trio.Lock = field(factory=trio.Lock)
 
@@ -157,7 +157,7 @@ async def send(
 
 
 @asynccontextmanager
-async def page(config: Config, source: Source) -> AsyncIterator[int]:
+async def page(config: Config, source: ScrapedBroker) -> AsyncIterator[int]:
     """Serve the port of `metrics.listener` for the time of the block. Yield its port. Raises ListenError."""
     wanted = parse_address(config.metrics_listener)
     sockets = open_address(wanted, config)

@@ -113,7 +113,7 @@ class Replayed:
 
 def replay_partition(replay: Replay, partition: int, selection: Selection) -> Replayed:
     """Send the selected records of a partition that were not sent yet."""
-    source = Source(replay, partition)
+    source = ArchivedRecords(replay, partition)
     if replay.dry_run:
         return Replayed(partition, source.count(selection))
     target = Target(replay, partition, source)
@@ -133,7 +133,7 @@ class Batch:
 
 
 @define
-class Source:
+class ArchivedRecords:
     """The archive's records, in the form in which they are sent."""
 
     replay: Replay
@@ -214,7 +214,7 @@ class Target:
 
     replay: Replay
     partition: int
-    source: Source
+    source: ArchivedRecords
     sent: int = field(default=0, init=False)
     _leader_id: int = field(default=-1, init=False)  # -1: metadata must be requested
 

@@ -15,7 +15,7 @@ from uuid import UUID
 import attrs
 
 from korvet.protocol.schema import FIXED_FORMATS, ZERO_UUID, Field, is_flexible
-from korvet.protocol.source import Source, fields_of, fixed_size, smallest_size
+from korvet.protocol.source import FunctionSource, fields_of, fixed_size, smallest_size
 
 #: Limit of the total number of elements in all arrays of a message; Kafka 4.4 limits each array. The largest clusters
 #: send far fewer. An element can take two bytes on the wire and a hundred in memory, so the limit of a frame's size is
@@ -45,7 +45,7 @@ class ReaderSource:
 
     version: int
     flexible: bool
-    source: Source = attrs.Factory(lambda: Source("data, pos"))
+    source: FunctionSource = attrs.Factory(lambda: FunctionSource("data, pos"))
     # Fixed-width values to be unpacked together: format and the variable or attribute that takes the value.
     run: list[tuple[str, str]] = attrs.Factory(list)
     # Lines that convert values after they are unpacked.

@@ -16,7 +16,7 @@ import attrs
 from korvet.protocol.buffers import EncodedElements
 from korvet.protocol.errors import UnsupportedVersion
 from korvet.protocol.schema import FIXED_FORMATS, Field, is_flexible
-from korvet.protocol.source import Source, fields_of
+from korvet.protocol.source import FunctionSource, fields_of
 
 
 def writer_source(cls: type[Any], version: int, *, in_steps: bool = False) -> tuple[str, dict[str, object]]:
@@ -43,7 +43,7 @@ class WriterSource:
     message: str
     version: int
     flexible: bool
-    source: Source = attrs.Factory(lambda: Source("message, put"))
+    source: FunctionSource = attrs.Factory(lambda: FunctionSource("message, put"))
     # Fixed-width values to be packed together: format and the expression of the value.
     run: list[tuple[str, str]] = attrs.Factory(list)
     # The local name of the function that takes pieces: `put`, or `append` of a tagged value's list.

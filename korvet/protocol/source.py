@@ -15,7 +15,7 @@ ELEMENTS_A_STEP = 64
 
 
 @attrs.define
-class Source:
+class FunctionSource:
     """A builder of Python source, and the objects that the source refers to."""
 
     signature: str

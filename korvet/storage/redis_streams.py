@@ -4,18 +4,17 @@ This module joins, opens and closes the parts of `korvet.storage.redis`:
 
     keys, scripts/                    the keyspace, and the Lua scripts
     partition, partitions             the known state of partitions
-    layouts, entries, rebuild         record batches to entries and back
-    append, append_queue              append; `client.wait_connections` wait for replicas
+    format                            the functions that a topic's layout and mapping determine
+    append/                           append: layouts, the queues; `client.wait_connections` wait for replicas
+    read/                             read, latest; earliest and by time; watches for growth
+    compaction/                       compact
+    failover/                         the high watermark if `min.insync.replicas` is above 1 (confirmations), replicas
+                                      that a failover by Sentinel may promote (quorum, promotion), servers that evict
+                                      records, were emptied, or are not the address's any more (monitor, guard)
     leader_epochs                     the leader epoch that clients receive
-    confirmations                     the high watermark if `min.insync.replicas` is above 1
-    quorum, promotion                 replicas that a failover by Sentinel may promote
-    read, seek                        read, latest; earliest and by time
-    compaction, compaction_entries    compact
     catalogue, documents              topics, documents
     document_watches                  announced changes of documents
-    watch, cluster_watch              watches for growth, on one server and in a Redis Cluster
-    groups                            committed offsets
-    monitor, guard                    servers that evict records, were emptied, or are not the address's any more
+    groups, staged_offsets            committed offsets, and those of open transactions
 """
 
 from __future__ import annotations
@@ -61,8 +60,9 @@ from korvet.storage.interface import (
     Transactions,
     Watch,
 )
-from korvet.storage.redis.append import Appender
-from korvet.storage.redis.append_queue import AppendContext
+from korvet.storage.redis.append.appender import Appender
+from korvet.storage.redis.append.layouts import StorageLayout
+from korvet.storage.redis.append.queue import AppendContext
 from korvet.storage.redis.catalogue import Catalogue, partitions_of
 from korvet.storage.redis.client.address import RedisAddress, address_of
 from korvet.storage.redis.client.caller import RedisCaller
@@ -71,27 +71,26 @@ from korvet.storage.redis.client.connection import RedisUnavailable
 from korvet.storage.redis.client.sentinel import SentinelWatch
 from korvet.storage.redis.client.sentinel_panel import SentinelPanel
 from korvet.storage.redis.client.statistics import SECTIONS, Statistics, added, server_values
-from korvet.storage.redis.cluster_watch import ClusterWatcher
-from korvet.storage.redis.compaction import Compactor
-from korvet.storage.redis.confirmations import Confirmations
+from korvet.storage.redis.compaction.compactor import Compactor
 from korvet.storage.redis.document_watches import AnnouncedDocuments, DocumentWatches
 from korvet.storage.redis.documents import Documents
+from korvet.storage.redis.failover.confirmations import Confirmations
+from korvet.storage.redis.failover.monitor import Monitors
+from korvet.storage.redis.failover.quorum import Quorum
 from korvet.storage.redis.groups import SCRIPTS as GROUP_SCRIPTS
 from korvet.storage.redis.groups import Groups
 from korvet.storage.redis.keys import Keyspace
-from korvet.storage.redis.layouts import StorageLayout, layout_of
 from korvet.storage.redis.leader_epochs import LeaderEpochs
-from korvet.storage.redis.monitor import Monitors
 from korvet.storage.redis.opening import Server, open_caller, prepare
 from korvet.storage.redis.partitions import Partitions
 from korvet.storage.redis.producers import Producers
-from korvet.storage.redis.quorum import Quorum
-from korvet.storage.redis.read import Reader
+from korvet.storage.redis.read.cluster_watch import ClusterWatcher
+from korvet.storage.redis.read.reader import Reader
+from korvet.storage.redis.read.seek import Seeker
+from korvet.storage.redis.read.watch import Change, FixedConnections, StreamWatch, Watcher
 from korvet.storage.redis.scripts import ALL, TRIM
-from korvet.storage.redis.seek import Seeker
 from korvet.storage.redis.staged_offsets import SCRIPTS as STAGED_SCRIPTS
 from korvet.storage.redis.staged_offsets import StagedOffsets
-from korvet.storage.redis.watch import Change, FixedConnections, StreamWatch, Watcher
 
 logger = logging.getLogger(__name__)
 
@@ -354,7 +353,7 @@ class RedisStreamsStorage(Storage):
         return await appending.wait() if isinstance(appending, PendingAppend) else appending
 
     def checks_records(self, topic: Topic) -> bool:
-        return layout_of(topic.config) is StorageLayout.RECORD
+        return self._partitions.layout_of(topic) is StorageLayout.RECORD
 
     async def begin_append(
         self,

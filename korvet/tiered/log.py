@@ -29,6 +29,7 @@ from korvet.lake.remote_values import ArchivedLog
 from korvet.protocol.encoded_batches import EncodedBatches
 from korvet.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
 from korvet.protocol.record_batch import RecordBatch
+from korvet.storage.damage import Damage
 from korvet.storage.failed_sequences import ProducerBatch
 from korvet.storage.interface import (
     NO_TRANSACTIONS,
@@ -50,7 +51,6 @@ from korvet.storage.interface import (
     Transactions,
     Watch,
 )
-from korvet.storage.redis.damage import Damage
 from korvet.tiered.remote import RemoteStore
 
 logger = logging.getLogger(__name__)

@@ -51,7 +51,7 @@ class Unavailable(Message):
 
 
 @define(frozen=True)
-class Source:
+class WatchedCluster:
     """The cluster to show, and how often."""
 
     servers: str
@@ -173,7 +173,7 @@ class Top(App[str]):
         Binding("5", "tab('inside')", "Inside"),
     ]
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: WatchedCluster) -> None:
         super().__init__()
         self.source = source
         self.tables: Tables | None = None
@@ -318,7 +318,7 @@ def summary(tables: Tables) -> str:
 class Feed:
     """Takes samples in a thread, and passes them to the application without waiting for it."""
 
-    source: Source
+    source: WatchedCluster
     app: Top
     _token: trio.lowlevel.TrioToken | None = None
     _scope: trio.CancelScope = field(factory=trio.CancelScope)

@@ -14,10 +14,10 @@ import sys
 import trio
 
 from korvet.storage.interface import TopicPartition
-from korvet.storage.redis import compaction as redis_compaction
 from korvet.storage.redis.client.connection import Script
 from korvet.storage.redis.client.replies import Argument
-from korvet.storage.redis.compaction import Compactor, Run
+from korvet.storage.redis.compaction import compactor as redis_compaction
+from korvet.storage.redis.compaction.compactor import Compactor, Run
 from korvet.storage.redis.partitions import Answer
 from korvet.storage.redis_streams import open_redis_storage
 

@@ -22,8 +22,8 @@ from korvet.protocol.errors import (
 )
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.interface import AppendResult, Storage, StorageDefaults, TopicPartition
-from korvet.storage.redis import append as redis_append
-from korvet.storage.redis import layouts as redis_layouts
+from korvet.storage.redis.append import appender as redis_append
+from korvet.storage.redis.append import layouts as redis_layouts
 from korvet.storage.redis.client.wait_connections import MAX_CONNECTIONS
 from korvet.storage.redis.partition import Known
 from korvet.storage.redis_streams import RedisStreamsStorage, open_redis_storage

@@ -16,8 +16,8 @@ from korvet.doctor.findings import Finding, Verdict
 from korvet.doctor.redis import redis_findings
 from korvet.protocol.errors import ErrorCode, KafkaError, KafkaStorageError
 from korvet.storage.interface import AppendResult, Storage, StorageUsageError, Topic, TopicPartition
-from korvet.storage.redis import cluster_watch
 from korvet.storage.redis.client.cluster import Cluster
+from korvet.storage.redis.read import cluster_watch
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.environment import Environment
 from korvet.testing.records import StoredRecord, append, batch, numbered, records_from

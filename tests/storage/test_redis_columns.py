@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from korvet.protocol.compression import Codec
 from korvet.protocol.record_batch import HEADER_BYTES, decode_records, parse_batches, validate
 from korvet.storage.offsets import DenseOffsets, OffsetMapper, TimestampOffsets
-from korvet.storage.redis.columns import pack_run
-from korvet.storage.redis.entries import Entry
-from korvet.storage.redis.rebuild import Epoch, rebuild_one_by_one, rebuild_records
+from korvet.storage.redis.read.columns import pack_run
+from korvet.storage.redis.read.entries import Entry
+from korvet.storage.redis.read.rebuild import Epoch, rebuild_one_by_one, rebuild_records
 
 T0 = 1_795_206_585_000
 UNLIMITED = 1 << 30

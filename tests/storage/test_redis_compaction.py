@@ -27,11 +27,11 @@ from korvet.storage.interface import (
     Topic,
     TopicPartition,
 )
-from korvet.storage.redis import compaction as redis_compaction
 from korvet.storage.redis.client.connection import Script
 from korvet.storage.redis.client.replies import Argument
-from korvet.storage.redis.compaction import Compactor, Run
-from korvet.storage.redis.compaction_groups import CopiedGroups
+from korvet.storage.redis.compaction import compactor as redis_compaction
+from korvet.storage.redis.compaction.compactor import Compactor, Run
+from korvet.storage.redis.compaction.groups import CopiedGroups
 from korvet.storage.redis.scripts import COMPACT_FINISH, COMPACT_GROUPS
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.contract.compaction import keyed, latest_of

@@ -10,8 +10,8 @@ from korvet.protocol.record_batch import RecordBatch, build_batch
 from korvet.protocol.steps import at_once
 from korvet.storage.compaction import Round
 from korvet.storage.offsets import TimestampOffsets
-from korvet.storage.redis.compaction_entries import EntryReader
-from korvet.storage.redis.entries import Entry
+from korvet.storage.redis.compaction.entries import EntryReader
+from korvet.storage.redis.read.entries import Entry
 
 MAPPER = TimestampOffsets(10)
 

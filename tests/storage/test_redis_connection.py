@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
@@ -23,7 +23,6 @@ from korvet.storage.redis.client.connection import (
     Pending,
     RedisConnection,
     Script,
-    ScriptCall,
     open_connection,
 )
 from korvet.storage.redis.client.replies import as_map, is_temporary
@@ -31,6 +30,17 @@ from tests.servers import RedisServer, ServerPair, StartServer
 
 ECHO = Script(b"return ARGV[1]")
 INCREMENT = Script(b"return redis.call('INCRBY', KEYS[1], ARGV[1])")
+
+
+async def run(
+    redis: RedisConnection,
+    script: Script,
+    keys: Sequence[bytes],
+    args: Sequence[bytes | int],
+    *,
+    repeatable: bool = False,
+) -> object:
+    return await redis.execute(*script.command(keys, args), scripts=(script,), repeatable=repeatable)
 
 
 @pytest.fixture
@@ -132,7 +142,7 @@ async def test_errors_inside_scripts_have_the_class_of_the_command(redis: RedisC
     await redis.execute(b"CONFIG", b"SET", b"maxmemory", b"1")
     try:
         with pytest.raises(redis_errors.OutOfMemoryError) as raised:
-            await redis.run(fill, [b"a"], [b"value"])
+            await run(redis, fill, [b"a"], [b"value"])
     finally:
         await redis.execute(b"CONFIG", b"SET", b"maxmemory", b"0")
 
@@ -143,10 +153,10 @@ async def test_errors_inside_scripts_have_the_class_of_the_command(redis: RedisC
 
 
 async def test_scripts_survive_a_script_flush(redis: RedisConnection) -> None:
-    before = await redis.run(ECHO, [], [b"before"])
+    before = await run(redis, ECHO, [], [b"before"])
     await redis.execute(b"SCRIPT", b"FLUSH")
 
-    assert (b"before", b"after") == (before, await redis.run(ECHO, [], [b"after"]))
+    assert (b"before", b"after") == (before, await run(redis, ECHO, [], [b"after"]))
 
 
 async def test_missing_script_raises_no_script_error(redis: RedisConnection) -> None:
@@ -156,17 +166,29 @@ async def test_missing_script_raises_no_script_error(redis: RedisConnection) -> 
     assert 0 == await redis.execute(b"EXISTS", b"a")
 
 
-async def test_script_calls_are_pipelined_and_run_once_each(redis: RedisConnection) -> None:
-    await redis.run(ECHO, [], [b"known"])
-    calls = [
-        ScriptCall(INCREMENT, [b"a"], [1]),
-        ScriptCall(ECHO, [], [b"x"]),
-        ScriptCall(INCREMENT, [b"b"], [5]),
-    ]
-    replies = await redis.run_all(calls)
+async def test_script_calls_are_pipelined(redis: RedisConnection) -> None:
+    await run(redis, ECHO, [], [b"known"])
+    calls = [INCREMENT.command([b"a"], [1]), ECHO.command([], [b"x"]), INCREMENT.command([b"b"], [5])]
+    replies = await redis.send_all(calls, scripts={ECHO, INCREMENT}).wait()
 
     assert [1, b"x", 5] == replies
-    assert [2, b"x", 10] == await redis.run_all(calls)
+    assert [2, b"x", 10] == await redis.send_all(calls, scripts={ECHO, INCREMENT}).wait()
+
+
+async def test_notified_script_calls_survive_a_script_flush(redis: RedisConnection) -> None:
+    replies: list[object] = []
+    for _ in range(2):
+        await redis.execute(b"SCRIPT", b"FLUSH")
+        done = trio.Event()
+
+        def answered(pending: Pending, done: trio.Event = done) -> None:
+            replies.append(pending.reply)
+            done.set()
+
+        redis.send(INCREMENT.command([b"a"], [1]), notify=answered, scripts=(INCREMENT,))
+        await done.wait()
+
+    assert [1, 2] == replies
 
 
 # --- Getting in ----------------------------------------------------------------------------------------------
@@ -375,12 +397,12 @@ async def test_repeatable_commands_survive_a_kill(durable_server: RedisServer) -
 
 async def test_scripts_survive_a_restart(durable_server: RedisServer) -> None:
     async with open_connection(durable_server.url) as redis:
-        await redis.run(INCREMENT, [b"a"], [1])
+        await run(redis, INCREMENT, [b"a"], [1])
         for _ in range(2):
             durable_server.kill()
             durable_server.start()
             with trio.fail_after(10):
-                await redis.run(INCREMENT, [b"a"], [1], repeatable=True)
+                await run(redis, INCREMENT, [b"a"], [1], repeatable=True)
 
         assert b"3" == await redis.execute(b"GET", b"a", repeatable=True)
 

@@ -10,7 +10,7 @@ import redis
 
 from korvet.protocol.errors import KafkaStorageError
 from korvet.storage.interface import StorageUsageError, TopicPartition
-from korvet.storage.redis.guard import eviction, failing_file
+from korvet.storage.redis.failover.guard import eviction, failing_file
 from korvet.storage.redis_streams import RedisStreamsStorage, open_redis_storage
 from korvet.testing.records import Record, append, batch
 from tests.servers import RedisServer

@@ -24,11 +24,18 @@ from korvet.protocol.record_batch import (
 from korvet.protocol.steps import RECORDS_A_STEP, at_once
 from korvet.storage.interface import TimestampType, TopicConfig
 from korvet.storage.offsets import DenseOffsets, OffsetMapper, TimestampOffsets
+from korvet.storage.redis.append.layouts import Packed, Piece, StorageLayout, pack_records
 from korvet.storage.redis.client.replies import UNCOPIED_VALUE_BYTES, command_of
-from korvet.storage.redis.columns import pack_run
-from korvet.storage.redis.entries import Entry, Fields, parse
-from korvet.storage.redis.layouts import Packed, Piece, StorageLayout, pack_batch
-from korvet.storage.redis.rebuild import Epoch, Rebuilt, rebuild_batches, rebuild_one_by_one, rebuild_records
+from korvet.storage.redis.format import format_of
+from korvet.storage.redis.read.columns import pack_run
+from korvet.storage.redis.read.entries import Entry, Fields, parse
+from korvet.storage.redis.read.rebuild import (
+    Epoch,
+    Rebuilt,
+    rebuild_batches,
+    rebuild_one_by_one,
+    rebuild_records,
+)
 from korvet.testing.records import T0, Record, StoredRecord, batch
 
 UNLIMITED = 1 << 30
@@ -55,14 +62,15 @@ def packed(
 
 
 def packed_batch(sent: RecordBatch, config: TopicConfig, *, max_headers: int = 1000) -> Packed:
-    return at_once(pack_batch(sent, config, max_headers, 1_000_000))
+    found = format_of(config).pack(sent, config, max_headers, 1_000_000, None)
+    return found if isinstance(found, Packed) else at_once(found)
 
 
 def arguments_of(found: Packed) -> list[bytes]:
     reader = hiredis.Reader()
-    reader.feed(b"".join(command_of(found.argument_count, found.buffers)))
+    reader.feed(b"".join(command_of((b"EVALSHA",), found.argument_count, [found.buffers])))
     arguments: list[bytes] = reader.gets()
-    return arguments
+    return arguments[1:]
 
 
 def shape_of(found: Packed) -> bytes:
@@ -149,7 +157,7 @@ def test_batch_layout_stores_the_batch_unchanged() -> None:
 
 def test_packing_a_large_batch_yields_between_slices() -> None:
     for records in ([Record(b"v")] * 5500, [Record(b"v", headers=(("a", b"b"),))] * 5500):
-        turns = sum(1 for _ in pack_batch(batch(records), TopicConfig(), 1000, 1_000_000))
+        turns = sum(1 for _ in pack_records(batch(records), TopicConfig(), 1000, 1_000_000, None))
 
         assert turns > 5500 / RECORDS_A_STEP
 

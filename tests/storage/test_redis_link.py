@@ -13,8 +13,10 @@ import trio
 import trio.testing
 from attrs import define
 
+from korvet.storage.redis.client.errors import NoScriptError
 from korvet.storage.redis.client.link import ConnectionLost, Link, NotConnected, Pending
-from korvet.storage.redis.client.replies import pack
+from korvet.storage.redis.client.replies import pack, pack_all
+from korvet.storage.redis.client.script import Script
 from korvet.storage.redis.client.transport import SocketTransport, StreamTransport, Transport
 
 
@@ -91,6 +93,33 @@ async def test_replies_are_parsed_byte_by_byte() -> None:
             await server.answer(bytes([byte]))
 
         assert [b"1", 17] == await pending.wait()
+
+
+async def test_lost_script_is_loaded_and_the_write_repeated_behind_it() -> None:
+    script = Script(b"return 1")
+    async with served_link() as server:
+        pending = Pending(pack_all([script.command([b"k"]), (b"PING",)]), 2, 60.0, None, (script,), [])
+        server.link.enqueue(pending)
+        call = await server.written()
+        next_one = server.send(b"GET", b"a")
+        await server.answer(b"-NOSCRIPT No matching script\r\n+PONG\r\n")
+
+        load = b"".join(pack((b"SCRIPT", b"LOAD", script.source)))
+        assert (await server.written()).endswith(load + call)
+        await server.answer(b"+a\r\n$1\r\ns\r\n:1\r\n+PONG\r\n")
+        assert ([1, b"PONG"], b"a") == (await pending.wait(), await next_one.wait())
+
+
+async def test_script_that_is_refused_twice_is_an_error() -> None:
+    script = Script(b"return 1")
+    async with served_link() as server:
+        pending = Pending(pack(script.command([b"k"])), 0, 60.0, None, (script,))
+        server.link.enqueue(pending)
+        await server.answer(b"-NOSCRIPT No matching script\r\n")
+        await server.answer(b"-NOPERM this user may not load\r\n-NOSCRIPT No matching script\r\n")
+
+        with pytest.raises(NoScriptError):
+            await pending.wait()
 
 
 async def test_reply_of_a_cancelled_command_is_discarded() -> None:

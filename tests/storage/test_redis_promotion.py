@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from korvet.storage.redis.promotion import Candidate, missing, replication_of, view_of
+from korvet.storage.redis.failover.promotion import Candidate, missing, replication_of, view_of
 
 A, B, C = "127.0.0.1:1", "127.0.0.1:2", "[::1]:3"
 

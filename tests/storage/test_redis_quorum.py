@@ -10,7 +10,7 @@ import trio
 
 from korvet.protocol.errors import KafkaError, NotEnoughReplicasAfterAppend, RequestTimedOut
 from korvet.storage.interface import OffsetAndMetadata, Storage, StorageDefaults, TopicConfig, TopicPartition
-from korvet.storage.redis.quorum import ELECTION_LIMIT_S
+from korvet.storage.redis.failover.quorum import ELECTION_LIMIT_S
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.records import append, append_batch, batch, numbered, records_from
 from tests.sentinels import Report, scripted_sentinel, sentinel_url
@@ -184,7 +184,7 @@ async def test_document_waits_as_a_record_does(replica_pair: ServerPair) -> None
 async def test_topic_waits_as_a_record_does(
     replica_pair: ServerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("korvet.storage.redis.confirmations.REPLICATED_LIMIT_S", LIMIT_S)
+    monkeypatch.setattr("korvet.storage.redis.failover.confirmations.REPLICATED_LIMIT_S", LIMIT_S)
     report = Report(replicas={replica_pair[1].port: "slave", 1: "slave"})
     two_copies = StorageDefaults(TopicConfig(min_insync_replicas=2))
     async with stored(replica_pair, report, defaults=two_copies) as storage:
@@ -211,7 +211,7 @@ async def test_vote_for_a_failover_that_was_given_up_is_forgotten(
     replica_pair: ServerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The failover itself has two seconds (twice the `failover-timeout` of the report).
-    monkeypatch.setattr("korvet.storage.redis.quorum.ELECTION_LIMIT_S", ELECTION_LIMIT_S - 10)
+    monkeypatch.setattr("korvet.storage.redis.failover.quorum.ELECTION_LIMIT_S", ELECTION_LIMIT_S - 10)
     report = Report(replicas={replica_pair[1].port: "slave", 1: DOWN}, voted_epoch=1)
     async with stored(replica_pair, report) as storage:
         early = await is_acknowledged(storage, 0.5)

@@ -55,7 +55,7 @@ def test_packed_commands_are_parsed_as_sent(arguments: list[Argument], with_view
 def test_command_is_built_from_packed_parts() -> None:
     view = memoryview(b"v" * UNCOPIED_BYTES)
     column = [b"", b"x", b"y" * 2000]
-    buffers = command_of(7, pack_arguments((b"XADD", "key")), pack_arguments((1, view)), pack_column(column))
+    buffers = command_of((b"XADD", "key"), 5, [pack_arguments((1, view)), pack_column(column)])
 
     assert [b"XADD", b"key", b"1", bytes(view), *column] == parsed(b"".join(buffers))
 
@@ -69,7 +69,7 @@ def test_large_memoryview_is_not_copied() -> None:
 
 def test_large_values_of_a_column_are_not_copied() -> None:
     column = [b"x" * UNCOPIED_VALUE_BYTES, b"y" * UNCOPIED_VALUE_BYTES]
-    buffers = command_of(3, pack_arguments((b"XADD",)), pack_column(column))
+    buffers = command_of((b"XADD",), 2, [pack_column(column)])
 
     assert [b"XADD", *column] == parsed(b"".join(buffers))
     assert all(any(buffer is value for buffer in buffers) for value in column)

@@ -11,7 +11,7 @@ import trio
 
 from korvet.protocol.errors import InvalidProducerEpoch, KafkaStorageError, OffsetOutOfRange
 from korvet.storage.interface import AbortedTransaction, Marker, Storage, StorageDefaults, TopicPartition
-from korvet.storage.redis.read import PartitionRead, Reader
+from korvet.storage.redis.read.reader import PartitionRead, Reader
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.testing.contract.transactions import (
     ABORT,
@@ -294,8 +294,8 @@ async def test_aborted_transactions_are_trimmed_with_entries_that_other_clients_
 async def test_many_aborted_transactions_are_listed_however_retention_trims_them(
     storage: Storage, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("korvet.storage.redis.read.FIRST_ABORTED", 4)
-    monkeypatch.setattr("korvet.storage.redis.read.ABORTED_AT_ONCE", 4)
+    monkeypatch.setattr("korvet.storage.redis.read.reader.FIRST_ABORTED", 4)
+    monkeypatch.setattr("korvet.storage.redis.read.reader.ABORTED_AT_ONCE", 4)
     long_one = Client(storage, TP, producer_id=8)
     await long_one.send(b"long")
     producer = Client(storage, TP)
@@ -316,8 +316,8 @@ async def test_records_removed_while_the_aborted_are_read(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, layout: str, *, is_compacted: bool
 ) -> None:
     """The list of aborted transactions has several replies; what is removed between them is not returned."""
-    monkeypatch.setattr("korvet.storage.redis.read.FIRST_ABORTED", 4)
-    monkeypatch.setattr("korvet.storage.redis.read.ABORTED_AT_ONCE", 4)
+    monkeypatch.setattr("korvet.storage.redis.read.reader.FIRST_ABORTED", 4)
+    monkeypatch.setattr("korvet.storage.redis.read.reader.ABORTED_AT_ONCE", 4)
     settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "storage.layout": layout}
     await storage.create_topic("others", 1, settings)
     tp = TopicPartition("others", 0)

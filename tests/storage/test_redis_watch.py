@@ -11,10 +11,10 @@ import trio
 import trio.testing
 from attrs import define, field
 
-from korvet.storage.redis import watch as redis_watch
 from korvet.storage.redis.client import errors as redis_errors
 from korvet.storage.redis.client.connection import RedisConnection, open_connection
-from korvet.storage.redis.watch import (
+from korvet.storage.redis.read import watch as redis_watch
+from korvet.storage.redis.read.watch import (
     BLOCK_WITHOUT_UNBLOCK_MS,
     Change,
     FixedConnections,

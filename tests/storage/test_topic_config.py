@@ -7,7 +7,7 @@ import pytest
 from korvet.protocol.errors import InvalidConfig
 from korvet.storage.interface import OffsetMapping, TimestampType, TopicConfig
 from korvet.storage.offsets import TimestampOffsets, offset_mapper
-from korvet.storage.redis.layouts import StorageLayout, layout_of
+from korvet.storage.redis.append.layouts import StorageLayout, layout_of
 from korvet.storage.topic_config import fixed_settings, topic_config, with_fixed_settings
 
 DEFAULTS = TopicConfig(

@@ -12,7 +12,7 @@ from textual.widgets import Input
 from korvet.client import Record, open_client
 from korvet.client.model import OffsetAndMetadata, TopicPartition
 from korvet.client.security import PLAINTEXT
-from korvet.top.app import Source, Top
+from korvet.top.app import Top, WatchedCluster
 from tests.processes import KorvetProcess
 
 PICTURE = Path(__file__).parents[2] / "docs" / "top.svg"
@@ -39,7 +39,7 @@ async def produce(servers: str) -> None:
 
 async def take(servers: str) -> None:
     """Run the application until it has rates, and save its picture."""
-    app = Top(Source(servers, PLAINTEXT, 2.0))
+    app = Top(WatchedCluster(servers, PLAINTEXT, 2.0))
     async with app.run_test(size=(100, 16)) as pilot:
         while app.tables is None or app.tables.before is None:
             await pilot.pause(0.1)

@@ -20,7 +20,7 @@ from korvet.client import Record, open_client
 from korvet.client.model import OffsetAndMetadata, TopicPartition
 from korvet.client.security import PLAINTEXT, Sasl, Security
 from korvet.protocol.errors import KafkaError
-from korvet.top.app import Details, Source, Table, Top
+from korvet.top.app import Details, Table, Top, WatchedCluster
 from korvet.top.sampling import Sample, Sampler
 from tests.processes import KorvetProcess
 
@@ -46,7 +46,7 @@ async def fill(servers: str) -> None:
         await client.commit(GROUP, {TopicPartition("orders", 0): OffsetAndMetadata(2)})
 
 
-def run(source: Source, use: Callable[[Top, Pilot[str]], Awaitable[None]]) -> Top:
+def run(source: WatchedCluster, use: Callable[[Top, Pilot[str]], Awaitable[None]]) -> Top:
     """Run the application, and `use` with the keyboard."""
     app = Top(source)
 
@@ -65,8 +65,8 @@ async def until(pilot: Pilot[str], happened: Callable[[], bool]) -> None:
         await pilot.pause(0.02)
 
 
-def source(process: KorvetProcess, security: Security = PLAINTEXT) -> Source:
-    return Source(process.bootstrap_servers, security, 0.3)
+def source(process: KorvetProcess, security: Security = PLAINTEXT) -> WatchedCluster:
+    return WatchedCluster(process.bootstrap_servers, security, 0.3)
 
 
 def cells(table: Table) -> list[list[str]]:

@@ -35,13 +35,13 @@ from korvet.protocol.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
+from korvet.storage.damage import Damage
 from korvet.storage.interface import DocumentConflict, StorageDefaults, Topic, TopicConfig, TopicPartition
 from korvet.storage.offsets import offset_mapper
+from korvet.storage.redis.append.layouts import layout_of
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.replies import as_map
-from korvet.storage.redis.damage import Damage
 from korvet.storage.redis.keys import Keyspace
-from korvet.storage.redis.layouts import layout_of
 from korvet.storage.redis.scripts import REPLACE
 from korvet.storage.topic_config import fixed_settings, topic_config, with_fixed_settings
 

@@ -20,7 +20,7 @@ from korvet.protocol.errors import KafkaStorageError
 from korvet.storage.interface import GROUP, Document, DocumentConflict
 from korvet.storage.redis.catalogue import CHANGES_KEPT
 from korvet.storage.redis.client.caller import RedisCaller
-from korvet.storage.redis.confirmations import Confirmations
+from korvet.storage.redis.failover.confirmations import Confirmations
 from korvet.storage.redis.keys import Keyspace
 from korvet.storage.redis.scripts import SAVE
 

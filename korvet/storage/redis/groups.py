@@ -35,11 +35,11 @@ from korvet.storage.redis.catalogue import partitions_of
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import Script, ScriptCall
 from korvet.storage.redis.client.replies import Argument, Command, Reply, as_map
-from korvet.storage.redis.confirmations import Confirmations
-from korvet.storage.redis.entries import last_offset_delta, whole_batch
+from korvet.storage.redis.failover.confirmations import Confirmations
 from korvet.storage.redis.keys import STATE_EARLIEST, STATE_START, STATE_TOPIC, Keyspace
 from korvet.storage.redis.partition import Partition
 from korvet.storage.redis.partitions import Partitions
+from korvet.storage.redis.read.entries import last_offset_delta, whole_batch
 from korvet.storage.redis.scripts import joined, partition_script
 
 COMMIT = joined("staged", "commit")
@@ -113,7 +113,8 @@ class Groups:
         key = self.keyspace.group(group_id)
         run_id = self.redis.run_id(key)
         note_group = (b"SADD", self.keyspace.groups, group_id)
-        replies = await self.redis.run_among(script, [script.command([key], arguments), note_group])
+        commands = [script.command([key], arguments), note_group]
+        replies = await self.redis.pipeline(commands, repeatable=True, scripts=(script,))
         answer, _ = map(self.checked, replies)
         status, *details = cast(Sequence[bytes], answer)
         if status == b"replaced":
@@ -316,7 +317,8 @@ class Groups:
         if not streams and tps is not None:
             return
         destroy: list[Command] = [(b"XGROUP", b"DESTROY", stream, group_id) for stream in streams]
-        for reply in await self.redis.run_among(FORGET_OFFSETS, [*destroy, *last]):
+        commands = [*destroy, *last]
+        for reply in await self.redis.pipeline(commands, repeatable=True, scripts=(FORGET_OFFSETS,)):
             self.checked(reply, but="requires the key")
 
     async def forget_topic(self, topic: Topic) -> None:
@@ -332,7 +334,7 @@ class Groups:
                 ScriptCall(DROP_OFFSETS, [self.keyspace.group(group_id.decode())], arguments)
                 for group_id in groups[first : first + GROUPS_AT_ONCE]
             ]
-            for reply in await self.redis.run_all(calls, repeatable=True):
+            for reply in await self.redis.run_all(calls):
                 self.checked(reply)
 
 

@@ -43,13 +43,11 @@ FORMAT = b"1"
 # Values of two numbers are entry IDs.
 
 STATE_TOPIC = b"topic"  # the topic's id; every script refuses another id
-STATE_CREATED = b"created"  # the topic's number in the order of creations
 STATE_NEXT = b"next"  # the lowest ID the next record can get
 STATE_START = b"start"  # retention and DeleteRecords removed everything below
 STATE_EARLIEST = b"earliest"  # where the log began, or begins since other clients trimmed it
 STATE_LENGTH = b"length"  # expected XLEN; if XLEN differs, another client added or deleted entries
-STATE_ENTRIES = b"entries"  # entries ever added, as Redis 7 counts them (entries-added)
-STATE_BYTES = b"bytes"  # bytes of these entries: field names and values
+STATE_BYTES = b"bytes"  # bytes of all entries ever added: field names and values
 STATE_TRIMMED = b"trimmed"  # the part of these bytes that was removed
 STATE_LARGEST = b"largest"  # bytes of the largest entry ever added
 STATE_SKIPPED = b"skipped"  # number of entries ever added whose IDs have no offset
@@ -63,7 +61,6 @@ STATE_UNSTABLE = b"unstable"  # the first ID of the oldest open transaction, or 
 STATE_CLEANED = b"cleaned"  # ends and times of compactions (`korvet.storage.compaction.Cleaned`)
 STATE_CLEANED_BYTES = b"cleaned.bytes"  # bytes up to the end of the compacted part, counted as `bytes` is
 STATE_COMPACTION = b"compaction"  # the token of the running compaction, or of one whose broker died
-STATE_WRITER = b"w:"  # + writer id: the last call of that broker process, and its answer
 
 
 @frozen
@@ -103,7 +100,8 @@ class PartitionKeys:
     @property
     def log(self) -> tuple[bytes, ...]:
         """The keys that every partition script names, in the order of its KEYS."""
-        return self.stream, self.state, self.index, self.summary, self.producers
+        tag = b"{%b}:$" % self.stream
+        return self.stream, tag + b"state", tag + b"index", tag + b"summary", tag + b"producers"
 
     @property
     def all(self) -> tuple[bytes, ...]:

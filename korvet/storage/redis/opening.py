@@ -28,7 +28,7 @@ from korvet.storage.redis.client.nodes import open_nodes
 from korvet.storage.redis.client.replies import as_map, is_redirection
 from korvet.storage.redis.client.server import ServerConnections, connections_beside
 from korvet.storage.redis.keys import FORMAT, Keyspace
-from korvet.storage.redis.watch import last_entry, new_entries
+from korvet.storage.redis.read.watch import last_entry, new_entries
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,11 @@ from typing import NamedTuple, cast
 
 from attrs import define, field
 
-from korvet.protocol.compression import Codec
 from korvet.storage.interface import LogOffsets, StorageDefaults, Topic, TopicConfig, TopicPartition
-from korvet.storage.offsets import DenseOffsets, OffsetMapper, TimestampOffsets, offset_mapper
+from korvet.storage.offsets import OffsetMapper, TimestampOffsets
+from korvet.storage.redis.append.layouts import StorageLayout
 from korvet.storage.redis.client.replies import Argument, Command
+from korvet.storage.redis.format import EntryFormat, format_of
 from korvet.storage.redis.keys import (
     STATE_BYTES,
     STATE_EARLIEST,
@@ -29,9 +30,8 @@ from korvet.storage.redis.keys import (
     Keyspace,
     PartitionKeys,
 )
-from korvet.storage.redis.layouts import StorageLayout, layout_of
 from korvet.storage.redis.leader_epochs import LeaderEpochs
-from korvet.storage.redis.rebuild import CODECS, Epoch
+from korvet.storage.redis.read.rebuild import Epoch
 
 # Numbers in Lua are doubles. An ID whose milliseconds exceed 2^53 - 1, or the range of offsets, has no offset.
 HIGHEST_MS = 2**53 - 1
@@ -97,13 +97,17 @@ class PartitionState(NamedTuple):
 
     @property
     def offsets(self) -> LogOffsets:
+        last = self.epochs[-1]
+        end = stable = self.next_offset
+        if self.visible is not None or self.first_open is not None:
+            end, stable = self.high_watermark, self.last_stable_offset
         return LogOffsets(
             self.log_start_offset,
-            self.high_watermark,
-            self.last_stable_offset,
-            self.leader_epoch,
+            end,
+            stable,
+            last.leader_epoch,
             trimmed_before=self.trimmed_before,
-            has_caught_up=self.high_watermark >= self.epochs[-1].start_offset,
+            has_caught_up=end >= last.start_offset,
         )
 
 
@@ -129,9 +133,6 @@ class Known(NamedTuple):
     next_id: bytes
     first_open: FirstOpen | None = None  # at the same moment
 
-    def argument(self) -> bytes:
-        return b"%d %b" % (self.leader_epoch, self.next_id)
-
 
 @define(eq=False)
 class PartitionedTopic:
@@ -143,16 +144,13 @@ class PartitionedTopic:
     keyspace: Keyspace
     defaults: StorageDefaults
     leader_epochs: LeaderEpochs
-    mapper: OffsetMapper = field(init=False)
-    layout: StorageLayout = field(init=False)
+    format: EntryFormat = field(init=False)
     topic_id: bytes = field(init=False)
     head: tuple[Argument, ...] = ()  # the first arguments of every partition script
     last_epochs: Epochs = (None, ())  # those of unused partitions are equal
     _partitions: dict[int, Partition] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        self.mapper = offset_mapper(self.topic.config)
-        self.layout = layout_of(self.topic.config)
         self.topic_id = str(self.topic.topic_id).encode()
         self.configure(self.topic)
 
@@ -160,13 +158,14 @@ class PartitionedTopic:
         """Apply the topic's present settings."""
         self.topic = topic
         config = topic.config
-        mapper = self.mapper
+        self.format = format_of(config)
+        mapper = self.format.mapper
         bits = mapper.sequence_bits if isinstance(mapper, TimestampOffsets) else 0
         self.head = (
             self.topic_id,
             (1 << bits) - 1,
             min(HIGHEST_MS, (1 << 63 - bits) - 2),
-            self.layout.value,
+            self.format.layout.value,
             *((-1, -1) if config.is_tiered else (config.retention_ms, config.retention_bytes)),
             self.defaults.retention_check_interval_ms,
         )
@@ -189,7 +188,7 @@ class Partition:
     shared: PartitionedTopic
     keys: PartitionKeys
     known: Known | None = None
-    confirmed: Known | None = None  # see `korvet.storage.redis.confirmations`
+    confirmed: Known | None = None  # see `korvet.storage.redis.failover.confirmations`
     unstable_offset: int | None = (
         None  # the last stable offset, if a transaction was open when it was last read
     )
@@ -208,7 +207,7 @@ class Partition:
 
     @property
     def mapper(self) -> OffsetMapper:
-        return self.shared.mapper
+        return self.shared.format.mapper
 
     @property
     def first_offset(self) -> int:
@@ -221,19 +220,15 @@ class Partition:
 
     @property
     def is_batch_layout(self) -> bool:
-        return self.shared.layout is StorageLayout.BATCH
-
-    @property
-    def codec(self) -> Codec:
-        """The codec for batches that are built from records."""
-        return CODECS.get(self.config.compression_type, Codec.NONE)
+        return self.shared.format.layout is StorageLayout.BATCH
 
     def arguments(self, run_id: bytes, *own: Argument) -> tuple[Argument, ...]:
         """Return the arguments of a partition script for the server with that `run_id`: the common ones, its own."""
-        known = b"" if self.known is None else self.known.argument()
-        server = self.shared.leader_epochs.argument(run_id)
-        is_replicated = self.config.min_insync_replicas > 1
-        return (*self.shared.head, b"%b %d %b" % (server, is_replicated, known), *own)
+        shared, known = self.shared, self.known
+        epoch, next_id = (b"", b"") if known is None else (b"%d " % known.leader_epoch, known.next_id)
+        server = shared.leader_epochs.argument(run_id)
+        is_replicated = shared.topic.config.min_insync_replicas > 1
+        return (*shared.head, b"%b %d %b%b" % (server, is_replicated, epoch, next_id), *own)
 
     # --- State ------------------------------------------------------------------------------------------
 
@@ -265,7 +260,7 @@ class Partition:
 
         Raise ValueError if another client has overwritten the state.
         """
-        if fields[0] != self.topic_id:
+        if fields[0] != self.shared.topic_id:
             return None
         *required, earliest, server, stored_visible, unstable, stored_stable = fields
         if None in required:
@@ -276,18 +271,21 @@ class Partition:
         if length:
             self.entry_bytes = there / length
             self.largest_entry = int(largest)
+        bound = self.shared.format.bound
+        trimmed_before = bound(start)
+        has_moved = earliest is not None and earliest != start
         return PartitionState(
-            self.log_start(start, earliest),
-            self.bound(start),
-            self.bound(next_id),
+            self.log_start(start, earliest) if has_moved else trimmed_before,
+            trimmed_before,
+            bound(next_id),
             next_id,
-            self.epochs(epochs),
+            self._epochs[1] if epochs == self._epochs[0] else self.epochs(epochs),
             length == int(expected),
             there,
             server,
             stored_visible,
-            self.first_open(unstable),
-            self.first_open(stored_stable),
+            self.first_open(unstable) if unstable else None,
+            self.first_open(stored_stable) if stored_stable else None,
         )
 
     def first_open(self, entry_id: bytes | None) -> FirstOpen | None:
@@ -296,10 +294,7 @@ class Partition:
 
     def bound(self, entry_id: bytes) -> int:
         """Return the offset of an ID in the state, which always has one."""
-        ms, _, sequence = entry_id.partition(b"-")
-        if isinstance(self.mapper, DenseOffsets):
-            return int(ms) - 1
-        return (int(ms) << cast(TimestampOffsets, self.mapper).sequence_bits) + int(sequence)
+        return self.shared.format.bound(entry_id)
 
     def log_start(self, start: bytes, earliest: bytes | None) -> int:
         """Return the log start offset, given two fields of the state; earlier versions wrote only the first."""
@@ -319,9 +314,13 @@ class Partition:
 
     def note(self, leader_epoch: int, next_id: bytes) -> None:
         """Cache the log's end, if it is later: answers of two connections may arrive in the wrong order."""
-        next_offset = self.bound(next_id)
         known = self.known
-        self.shared.leader_epochs.note(leader_epoch)
+        if known is not None and (leader_epoch, next_id) == (known.leader_epoch, known.next_id):
+            return
+        shared = self.shared
+        next_offset = shared.format.bound(next_id)
+        if leader_epoch > shared.leader_epochs.newest:
+            shared.leader_epochs.note(leader_epoch)
         if known is None or (leader_epoch, next_offset) > (known.leader_epoch, known.next_offset):
             self.known = Known(leader_epoch, next_offset, next_id)
 

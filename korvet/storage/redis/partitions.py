@@ -13,12 +13,13 @@ from typing import cast
 from attrs import define, field
 
 from korvet.protocol.errors import KafkaError, KafkaStorageError, UnknownTopicOrPartition
-from korvet.storage.interface import StorageDefaults, TopicPartition
+from korvet.storage.damage import Damage
+from korvet.storage.interface import StorageDefaults, Topic, TopicPartition
+from korvet.storage.redis.append.layouts import StorageLayout, layout_of
 from korvet.storage.redis.catalogue import Catalogue, CataloguedTopic, partitions_of
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import Script, ScriptCall
 from korvet.storage.redis.client.replies import Argument
-from korvet.storage.redis.damage import Damage
 from korvet.storage.redis.keys import Keyspace
 from korvet.storage.redis.leader_epochs import LeaderEpochs
 from korvet.storage.redis.partition import Partition, PartitionedTopic
@@ -65,6 +66,13 @@ class Partitions:
         if not 0 <= tp.partition < catalogued.topic.partitions:
             raise UnknownTopicOrPartition
         return self._partition(catalogued, tp)
+
+    def layout_of(self, topic: Topic) -> StorageLayout:
+        """Return the layout of a topic."""
+        known = self._topics.get(topic.name)
+        if known is not None and known.topic is topic:
+            return known.format.layout
+        return layout_of(topic.config)
 
     def _partition(self, catalogued: CataloguedTopic, tp: TopicPartition) -> Partition:
         topic, created, _ = catalogued
@@ -154,7 +162,7 @@ class Partitions:
                 calls = [
                     self._init_call(topic.partition(tp), forgotten) for tp in tps[at : at + CREATED_AT_ONCE]
                 ]
-                for reply in await self.redis.run_all(calls, repeatable=True):
+                for reply in await self.redis.run_all(calls):
                     if isinstance(reply, Exception):
                         raise self.redis.failure(reply)
             await self.catalogue.stored(created.topic)
@@ -203,7 +211,7 @@ class Partitions:
         tps = partitions_of(deleted.topic)
         for first in range(0, len(tps), DROPPED_AT_ONCE):
             calls = [drop_call(dropped.partition(tp)) for tp in tps[first : first + DROPPED_AT_ONCE]]
-            await self.redis.run_all(calls, repeatable=True)
+            await self.redis.run_all(calls)
 
 
 def drop_call(partition: Partition) -> ScriptCall:

@@ -11,9 +11,9 @@ from attrs import define
 from korvet.concurrency.time_slices import TimeSlices
 from korvet.storage.interface import ActiveProducer, TopicPartition
 from korvet.storage.redis.client.caller import RedisCaller
-from korvet.storage.redis.entries import Entry
 from korvet.storage.redis.partition import Partition
 from korvet.storage.redis.partitions import Partitions
+from korvet.storage.redis.read.entries import Entry
 
 PRODUCER_ID = re.compile(rb"[0-9]{1,18}")
 ENTRY_ID = re.compile(rb"[0-9]{1,19}-[0-9]{1,19}")

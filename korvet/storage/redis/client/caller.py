@@ -11,21 +11,23 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Sequence
+from typing import cast
 
 import trio
 
 from korvet.protocol.errors import KafkaError, KafkaStorageError, NotEnoughReplicas
 from korvet.storage.redis.client.address import RedisAddress
+from korvet.storage.redis.client.bulk import LARGE_BYTES
 from korvet.storage.redis.client.connection import (
     NotConnected,
+    Pending,
     RedisConnection,
     RedisUnavailable,
     Script,
     ScriptCall,
 )
-from korvet.storage.redis.client.errors import NoScriptError, RedisError
+from korvet.storage.redis.client.errors import RedisError
 from korvet.storage.redis.client.replies import Argument, Command, Reply, error_code, is_temporary
 from korvet.storage.redis.client.server import PATIENCE_S, ServerConnections
 from korvet.storage.redis.client.statistics import Statistics
@@ -33,8 +35,6 @@ from korvet.storage.redis.client.statistics import Statistics
 logger = logging.getLogger(__name__)
 
 LOG_AGAIN_S = 30.0
-
-T = TypeVar("T")
 
 # The arguments of a script, or a function that returns them for the server process with that `run_id`. A repeated call
 # may go to another server than the first attempt.
@@ -122,12 +122,18 @@ class RedisCaller(ABC):
 
     @abstractmethod
     async def pipeline(
-        self, commands: Sequence[Command], *, repeatable: bool = False, size: float = 0
+        self,
+        commands: Sequence[Command],
+        *,
+        repeatable: bool = False,
+        size: float = 0,
+        scripts: Collection[Script] = (),
     ) -> list[Reply]:
         """Send commands in one write to each server; return their replies, with errors as exceptions.
 
-        `size` is the approximate size in bytes of the commands or the replies, whichever are larger. Commands about
-        keys of several servers are executed in any order.
+        `size` is the approximate size in bytes of the commands or the replies, whichever are larger. `scripts` are
+        those that the commands call; the commands then have to be repeatable. Commands about keys of several servers
+        are executed in any order.
         """
 
     @abstractmethod
@@ -141,9 +147,10 @@ class RedisCaller(ABC):
     ) -> Reply:
         """Call a script, and return its answer."""
 
-    @abstractmethod
-    async def run_all(self, calls: Sequence[ScriptCall], *, repeatable: bool = False) -> list[Reply]:
-        """Call scripts in one write; return their answers, with errors as exceptions."""
+    async def run_all(self, calls: Sequence[ScriptCall]) -> list[Reply]:
+        """Call repeatable scripts in one write; return their answers, with errors as exceptions."""
+        scripts = {call.script for call in calls}
+        return await self.pipeline([call.command for call in calls], repeatable=True, scripts=scripts)
 
     @abstractmethod
     async def run_then(
@@ -159,18 +166,6 @@ class RedisCaller(ABC):
 
         Return the script's answer. If the caller `can_do_without` the command, its error is logged and not raised.
         """
-
-    @abstractmethod
-    async def load(self, scripts: Collection[Script]) -> None:
-        """Load scripts into all servers."""
-
-    async def run_among(self, script: Script, commands: Sequence[Command]) -> list[Reply]:
-        """Send repeatable commands, calls of a script among them, as `pipeline` does."""
-        replies = await self.pipeline(commands, repeatable=True)
-        if any(isinstance(reply, NoScriptError) for reply in replies):
-            await self.load([script])
-            replies = await self.pipeline(commands, repeatable=True)
-        return replies
 
     # --- Errors -----------------------------------------------------------------------------------------
 
@@ -207,6 +202,12 @@ class SingleServer(RedisCaller):
     def server_of(self, key: bytes) -> ServerConnections:  # noqa: ARG002  one server has all keys
         return self.server
 
+    def is_connected(self, key: bytes) -> bool:  # noqa: ARG002  as above
+        return self.connection.is_connected
+
+    def run_id(self, key: bytes) -> bytes:  # noqa: ARG002  as above
+        return self.connection.run_id
+
     async def wait_connected(self, key: bytes) -> None:  # noqa: ARG002  as above
         await self.connection.wait_connected()
 
@@ -214,14 +215,24 @@ class SingleServer(RedisCaller):
         raise error
 
     async def execute(self, *command: Argument, repeatable: bool = False) -> Reply:
-        return await self._patiently(lambda: self.connection.execute(*command), repeatable=repeatable)
+        return await self._reply(lambda: self.connection.send(command), repeatable=repeatable)
 
     async def pipeline(
-        self, commands: Sequence[Command], *, repeatable: bool = False, size: float = 0
+        self,
+        commands: Sequence[Command],
+        *,
+        repeatable: bool = False,
+        size: float = 0,
+        scripts: Collection[Script] = (),
     ) -> list[Reply]:
-        return await self._patiently(
-            lambda: self.server.for_size(size).pipeline(commands), repeatable=repeatable
-        )
+        if not commands:
+            return []
+
+        def send() -> Pending:
+            connection = self.connection if size < LARGE_BYTES else self.server.for_size(size)
+            return connection.send_all(commands, scripts=scripts)
+
+        return cast(list[Reply], await self._reply(send, repeatable=repeatable))
 
     async def run(
         self,
@@ -232,13 +243,12 @@ class SingleServer(RedisCaller):
         repeatable: bool = False,
     ) -> Reply:
         connection = self.connection
-        return await self._patiently(
-            lambda: connection.run(script, keys, arguments_for(arguments, connection.run_id)),
-            repeatable=repeatable,
-        )
 
-    async def run_all(self, calls: Sequence[ScriptCall], *, repeatable: bool = False) -> list[Reply]:
-        return await self._patiently(lambda: self.connection.run_all(calls), repeatable=repeatable)
+        def send() -> Pending:
+            command = script.command(keys, arguments_for(arguments, connection.run_id))
+            return connection.send(command, scripts=(script,))
+
+        return await self._reply(send, repeatable=repeatable)
 
     async def run_then(
         self,
@@ -249,7 +259,8 @@ class SingleServer(RedisCaller):
         *,
         can_do_without: bool = False,
     ) -> Reply:
-        replies = await self.run_among(script, [script.command(keys, arguments), then])
+        commands = [script.command(keys, arguments), then]
+        replies = await self.pipeline(commands, repeatable=True, scripts=(script,))
         for reply in replies:
             if isinstance(reply, Exception):
                 error = self.failure(reply)
@@ -257,15 +268,15 @@ class SingleServer(RedisCaller):
                     raise error
         return replies[0]
 
-    async def load(self, scripts: Collection[Script]) -> None:
-        await self._patiently(lambda: self.connection.load(scripts), repeatable=True)
-
-    async def _patiently(self, ask: Callable[[], Awaitable[T]], *, repeatable: bool) -> T:
+    async def _reply(self, send: Callable[[], Pending], *, repeatable: bool) -> Reply:
+        """Send commands once there is a connection, again if it breaks and they are repeatable; return the reply."""
+        connection = self.connection
         with trio.move_on_after(self.patience_s):
             while True:
-                await self.connection.wait_connected()
+                if not connection.is_connected:
+                    await connection.wait_connected()
                 try:
-                    return await ask()
+                    return await send().wait()
                 except NotConnected:
                     continue
                 except RedisUnavailable as error:

@@ -16,8 +16,8 @@ import trio
 from attrs import define
 
 from korvet.storage.redis.client.caller import Arguments, RedisCaller, arguments_for, storage_error
-from korvet.storage.redis.client.connection import NotConnected, Pending, RedisUnavailable, Script, ScriptCall
-from korvet.storage.redis.client.errors import ExecAbortError, NoScriptError, RedisError
+from korvet.storage.redis.client.connection import NotConnected, Pending, RedisUnavailable, Script
+from korvet.storage.redis.client.errors import ExecAbortError, RedisError
 from korvet.storage.redis.client.nodes import ClusterNodes
 from korvet.storage.redis.client.replies import Argument, Command, Reply, error_code, is_redirection
 from korvet.storage.redis.client.server import PATIENCE_S, ServerConnections
@@ -101,19 +101,25 @@ class Cluster(RedisCaller):
         return self._checked(reply)
 
     async def pipeline(
-        self, commands: Sequence[Command], *, repeatable: bool = False, size: float = 0
+        self,
+        commands: Sequence[Command],
+        *,
+        repeatable: bool = False,
+        size: float = 0,
+        scripts: Collection[Script] = (),
     ) -> list[Reply]:
-        return await self._replies(list(map(Sending, units_of(commands))), repeatable=repeatable, size=size)
+        sendings = list(map(Sending, units_of(commands)))
+        return await self._replies(sendings, repeatable=repeatable, size=size, scripts=scripts)
 
     async def _replies(
-        self, sendings: Sequence[Sending], *, repeatable: bool, size: float = 0
+        self, sendings: Sequence[Sending], *, repeatable: bool, scripts: Collection[Script], size: float = 0
     ) -> list[Reply]:
         """Send units until each of them has its replies, and return these."""
         cause: Exception | None = None
         with trio.move_on_after(self.patience_s):
             waiting: Sequence[Sending] = sendings
             while waiting:
-                cause = await self._send(waiting, size, repeatable=repeatable)
+                cause = await self._send(waiting, size, scripts, repeatable=repeatable)
                 waiting = [each for each in waiting if each.replies is None]
         if all(each.replies is not None for each in sendings):
             return list(chain.from_iterable(cast(list[Reply], each.replies) for each in sendings))
@@ -121,7 +127,9 @@ class Cluster(RedisCaller):
             raise self.failure(cause)
         raise self.absence()
 
-    async def _send(self, waiting: Sequence[Sending], size: float, *, repeatable: bool) -> Exception | None:
+    async def _send(
+        self, waiting: Sequence[Sending], size: float, scripts: Collection[Script], *, repeatable: bool
+    ) -> Exception | None:
         """Send units in one write to each node; return the error of one that has to be sent again."""
         cause: Exception | None = None
         unsent: Sending | None = None
@@ -139,7 +147,7 @@ class Cluster(RedisCaller):
         for server, own in by_server.items():
             commands = list(chain.from_iterable(each.commands_for(server) for each in own))
             try:
-                sent.append((own, server.for_size(share).send_all(commands)))
+                sent.append((own, server.for_size(share).send_all(commands, scripts=scripts)))
             except NotConnected as error:
                 cause, unsent = error, own[0]
         for own, pending in sent:
@@ -195,22 +203,8 @@ class Cluster(RedisCaller):
             return script.command(keys, arguments_for(arguments, run_id))
 
         unit = Unit((), as_key(keys[0]), command)
-        (reply,) = await self._replies([Sending(unit)], repeatable=repeatable)
-        if isinstance(reply, NoScriptError):
-            await self.load([script])
-            (reply,) = await self._replies([Sending(unit)], repeatable=repeatable)
+        (reply,) = await self._replies([Sending(unit)], repeatable=repeatable, scripts=(script,))
         return self._checked(reply)
-
-    async def run_all(self, calls: Sequence[ScriptCall], *, repeatable: bool = False) -> list[Reply]:
-        commands = [call.script.command(call.keys, call.args) for call in calls]
-        replies = await self.pipeline(commands, repeatable=repeatable)
-        refused = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-        if refused:
-            await self.load({calls[index].script for index in refused})
-            again = await self.pipeline([commands[index] for index in refused], repeatable=repeatable)
-            for index, reply in zip(refused, again, strict=True):
-                replies[index] = reply
-        return replies
 
     async def run_then(
         self,
@@ -228,16 +222,6 @@ class Cluster(RedisCaller):
             if not can_do_without:
                 raise error
         return answer
-
-    async def load(self, scripts: Collection[Script]) -> None:
-        commands = [(b"SCRIPT", b"LOAD", script.source) for script in scripts]
-        for server in list(self.servers()):
-            try:
-                replies = await server.connection.pipeline(commands)
-            except RedisUnavailable:
-                continue  # it gets them when it refuses a call
-            for reply in replies:
-                self._checked(reply)
 
     def _checked(self, reply: Reply) -> Reply:
         if isinstance(reply, Exception):

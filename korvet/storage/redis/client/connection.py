@@ -19,18 +19,17 @@ import logging
 import math
 import random
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from hashlib import sha1
 from typing import cast
 
 import trio
-from attrs import evolve, frozen
+from attrs import evolve
 
 from korvet.concurrency.background import background_nursery
 from korvet.protocol.buffers import Buffer
 from korvet.storage.redis.client.address import RedisAddress, address_of
-from korvet.storage.redis.client.errors import NoScriptError, RedisError
+from korvet.storage.redis.client.errors import RedisError
 from korvet.storage.redis.client.link import (
     UNKNOWN,
     ConnectionLost,
@@ -41,7 +40,8 @@ from korvet.storage.redis.client.link import (
     RedisUnavailable,
     explain,
 )
-from korvet.storage.redis.client.replies import Argument, Command, Reply, is_temporary, pack
+from korvet.storage.redis.client.replies import Argument, Command, Reply, is_temporary, pack, pack_all
+from korvet.storage.redis.client.script import Script, ScriptCall
 from korvet.storage.redis.client.sentinel import open_link
 from korvet.storage.redis.client.statistics import Statistics
 
@@ -88,27 +88,6 @@ async def open_connection(
     async with background_nursery() as nursery:
         nursery.start_soon(connection.keep_connected)
         yield connection
-
-
-class Script:
-    """A Lua script, which the server identifies by its SHA-1."""
-
-    def __init__(self, source: bytes) -> None:
-        self.source = source
-        self.sha = sha1(source, usedforsecurity=False).hexdigest().encode()
-
-    def command(self, keys: Sequence[Argument], args: Sequence[Argument] = ()) -> Command:
-        """Return the EVALSHA command. If the script is not loaded, its reply is NoScriptError, and nothing is done."""
-        return (b"EVALSHA", self.sha, len(keys), *keys, *args)
-
-
-@frozen
-class ScriptCall:
-    """A script with its arguments, for `RedisConnection.run_all`."""
-
-    script: Script
-    keys: Sequence[Argument]
-    args: Sequence[Argument] = ()
 
 
 class RedisConnection:
@@ -176,7 +155,11 @@ class RedisConnection:
     # --- Commands --------------------------------------------------------------------------------------
 
     async def execute(
-        self, *command: Argument, limit_s: float | None = None, repeatable: bool = False
+        self,
+        *command: Argument,
+        limit_s: float | None = None,
+        repeatable: bool = False,
+        scripts: Collection[Script] = (),
     ) -> Reply:
         """Send one command and return its reply, in bytes; raise error replies.
 
@@ -184,8 +167,8 @@ class RedisConnection:
         own deadline by a cancel scope around this.
         """
         if repeatable:
-            return await self._repeat(lambda: self.send(command, limit_s=limit_s))
-        return await self.send(command, limit_s=limit_s).wait()
+            return await self._repeat(lambda: self.send(command, limit_s=limit_s, scripts=scripts))
+        return await self.send(command, limit_s=limit_s, scripts=scripts).wait()
 
     async def pipeline(
         self, commands: Sequence[Command], *, limit_s: float | None = None, repeatable: bool = False
@@ -210,43 +193,6 @@ class RedisConnection:
             raise next(reply for reply in replies if isinstance(reply, Exception))
         return cast(list[Reply], executed)
 
-    async def run(
-        self,
-        script: Script,
-        keys: Sequence[Argument],
-        args: Sequence[Argument] = (),
-        *,
-        repeatable: bool = False,
-    ) -> Reply:
-        """Call a script, after loading it if necessary; raise error replies."""
-        command = script.command(keys, args)
-        try:
-            return await self.execute(*command, repeatable=repeatable)
-        except NoScriptError:
-            # In one write, since scripts could be flushed between two.
-            replies = await self.pipeline(
-                [(b"SCRIPT", b"LOAD", script.source), command], repeatable=repeatable
-            )
-            for reply in replies:
-                if isinstance(reply, Exception):
-                    raise reply from None
-            return replies[-1]
-
-    async def run_all(self, calls: Sequence[ScriptCall], *, repeatable: bool = False) -> list[Reply]:
-        """Call scripts in one write; return their replies as `pipeline` does.
-
-        Calls of scripts that are not loaded are sent again after loading, so they are executed later than the others.
-        """
-        commands = [call.script.command(call.keys, call.args) for call in calls]
-        replies = await self.pipeline(commands, repeatable=repeatable)
-        refused = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-        if refused:
-            await self.load({calls[index].script for index in refused})
-            again = await self.pipeline([commands[index] for index in refused], repeatable=repeatable)
-            for index, reply in zip(refused, again, strict=True):
-                replies[index] = reply
-        return replies
-
     async def load(self, scripts: Iterable[Script]) -> None:
         """Load scripts into the server."""
         replies = await self.pipeline(
@@ -262,13 +208,20 @@ class RedisConnection:
         *,
         limit_s: float | None = None,
         notify: Callable[[Pending], None] | None = None,
+        scripts: Collection[Script] = (),
     ) -> Pending:
-        """Enqueue a command immediately, before all commands that are sent later. Raise NotConnected."""
-        return self._enqueue(pack(command), 0, limit_s, notify)
+        """Enqueue a command immediately, before all commands that are sent later. Raise NotConnected.
 
-    def send_packed(self, buffers: list[Buffer], *, notify: Callable[[Pending], None]) -> Pending:
+        `scripts` are those that it calls. If the server has lost one of them, all are loaded, and the command is sent
+        again, so it has to be repeatable.
+        """
+        return self._enqueue(pack(command), 0, limit_s, notify, scripts)
+
+    def send_packed(
+        self, buffers: list[Buffer], *, notify: Callable[[Pending], None], scripts: Collection[Script] = ()
+    ) -> Pending:
         """Enqueue a packed command, as `send` does."""
-        return self._enqueue(buffers, 0, None, notify)
+        return self._enqueue(buffers, 0, None, notify, scripts)
 
     def send_all(
         self,
@@ -276,10 +229,10 @@ class RedisConnection:
         *,
         limit_s: float | None = None,
         notify: Callable[[Pending], None] | None = None,
+        scripts: Collection[Script] = (),
     ) -> Pending:
         """Enqueue commands that are written, and answered, together, as `send` does."""
-        buffers = [buffer for command in commands for buffer in pack(command)]
-        return self._enqueue(buffers, len(commands), limit_s, notify)
+        return self._enqueue(pack_all(commands), len(commands), limit_s, notify, scripts)
 
     def _enqueue(
         self,
@@ -287,13 +240,13 @@ class RedisConnection:
         expected: int,
         limit_s: float | None,
         notify: Callable[[Pending], None] | None,
+        scripts: Collection[Script],
     ) -> Pending:
         link = self._link
         if link is None:
             raise NotConnected(f"no connection to {self.address.description}: {self._cause}")
-        pending = Pending(buffers, expected, link.answer_limit_s if limit_s is None else limit_s, notify)
-        if expected:
-            pending.reply = []
+        limit_s = link.answer_limit_s if limit_s is None else limit_s
+        pending = Pending(buffers, expected, limit_s, notify, scripts, [] if expected else None)
         link.enqueue(pending)
         return pending
 

@@ -19,7 +19,8 @@ from __future__ import annotations
 import math
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from itertools import chain
 from time import monotonic
 from typing import cast
 
@@ -33,10 +34,12 @@ from korvet.storage.redis.client.address import RedisAddress
 from korvet.storage.redis.client.errors import (
     AuthenticationError,
     NoPermissionError,
+    NoScriptError,
     ReadOnlyError,
     RedisConnectionError,
 )
 from korvet.storage.redis.client.replies import Command, Reply, error_code, pack, reply_error
+from korvet.storage.redis.client.script import Script
 from korvet.storage.redis.client.statistics import Statistics
 from korvet.storage.redis.client.transport import Transport, open_transport
 
@@ -90,6 +93,7 @@ class Pending:
     expected: int  # number of replies in the list `reply`; 0 if `reply` is the only reply itself
     limit_s: float
     notify: Callable[[Pending], None] | None = None
+    scripts: Collection[Script] = ()  # those that the commands call; see `Link._sends_again`
     reply: Reply = None
     done: bool = False
     abandoned: bool = False
@@ -144,6 +148,7 @@ class Link:
         )
         self._silence = trio.CancelScope()  # around the reads; its deadline is the oldest command's limit
         self._read_only = False
+        self._has_refused_script = False  # since the last write that was answered
         self.peer = UNKNOWN
         self.statistics: Statistics | None = None
 
@@ -159,7 +164,8 @@ class Link:
             self._unsent.append(pending)
         else:
             self._rest = self.transport.send_now(pending.buffers)
-            pending.buffers = []
+            if not pending.scripts:
+                pending.buffers = []
             if self.statistics is not None:
                 pending.sent_s = monotonic()
             self._waiting.append(pending)
@@ -229,7 +235,8 @@ class Link:
             if not pending.abandoned:
                 pending.sent_s = now_s
                 buffers += pending.buffers
-                pending.buffers = []
+                if not pending.scripts:
+                    pending.buffers = []
                 self._waiting.append(pending)
         if was_idle:
             self._expect_answer()
@@ -271,11 +278,33 @@ class Link:
                     continue
                 reply = replies
             waiting.popleft()
+            if self._has_refused_script and self._sends_again(pending, reply):
+                continue
             if round_trips is not None and pending.sent_s:
                 observe(round_trips, now_s - pending.sent_s)
             pending.resolve(reply)
         if self._read_only and trio.current_time() > self.opened_at + self.read_only_after_s:
             raise LinkEnded("it has become read-only")
+
+    def _sends_again(self, pending: Pending, reply: Reply) -> bool:
+        """Send commands again, behind the scripts that the server has lost; return False if it has lost none.
+
+        All commands of the write are sent again, in their order, so a write that calls scripts has to be repeatable.
+        """
+        self._has_refused_script = False
+        replies = cast(list[Reply], reply) if pending.expected else [reply]
+        has_lost = any(isinstance(each, NoScriptError) for each in replies)
+        if not has_lost or not pending.scripts or pending.abandoned:
+            return False
+        load = [pack((b"SCRIPT", b"LOAD", script.source)) for script in pending.scripts]
+        loading = Pending(list(chain.from_iterable(load)), len(load), pending.limit_s, reply=[])
+        pending.scripts = ()  # another refusal is the answer
+        pending.reply = [] if pending.expected else None
+        self._unsent += (loading, pending)  # in one write, since scripts could be flushed between two
+        if self._writer is not None:
+            trio.lowlevel.reschedule(self._writer)
+            self._writer = None
+        return True
 
     def _expect_answer(self) -> None:
         """Restart the oldest command's time limit, even if that is abandoned: the server has to answer it, too."""
@@ -286,6 +315,7 @@ class Link:
         error = reply_error(line)
         is_replica = isinstance(error, ReadOnlyError) or error_code(error) == "MASTERDOWN"
         self._read_only = self._read_only or is_replica
+        self._has_refused_script = self._has_refused_script or isinstance(error, NoScriptError)
         return error
 
 

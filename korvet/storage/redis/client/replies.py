@@ -82,9 +82,24 @@ def pack(command: Command) -> list[Buffer]:
     return pack_around_buffers(arguments)
 
 
+def pack_all(commands: Sequence[Command]) -> list[Buffer]:
+    """Return the bytes of several commands, as `pack` does."""
+    buffers: list[Buffer] = []
+    for command in commands:
+        arguments = command if isinstance(command, tuple) else tuple(command)
+        if memoryview in set(map(type, arguments)):
+            buffers += pack_around_buffers(arguments)
+        else:
+            buffers.append(pack_command(cast(tuple[bytes], arguments)))
+    return buffers
+
+
 def pack_arguments(arguments: tuple[Argument, ...]) -> list[Buffer]:
     """Pack some arguments of a command, for use in `command_of`."""
-    first, *rest = pack(arguments)
+    if memoryview not in set(map(type, arguments)):
+        first = pack_command(cast(tuple[bytes], arguments))
+        return [memoryview(first)[len(b"*%d\r\n" % len(arguments)) :]]
+    first, *rest = pack_around_buffers(arguments)
     return [memoryview(first)[len(b"*%d\r\n" % len(arguments)) :], *rest]
 
 
@@ -110,9 +125,11 @@ def pack_column(values: Sequence[bytes]) -> list[Buffer]:
     return [memoryview(b"".join(parts))[2:]]
 
 
-def command_of(count: int, *packed: list[Buffer]) -> list[Buffer]:
-    """Return a command of `count` arguments that `pack_arguments` has packed."""
-    return [b"*%d\r\n" % count, *chain.from_iterable(packed)]
+def command_of(head: tuple[Argument, ...], count: int, packed: Iterable[list[Buffer]]) -> list[Buffer]:
+    """Return a command that begins with small arguments, and goes on with `count` arguments packed in advance."""
+    first = pack_command(cast(tuple[bytes], head))
+    rest = memoryview(first)[len(b"*%d\r\n" % len(head)) :]
+    return [b"*%d\r\n" % (len(head) + count), rest, *chain.from_iterable(packed)]
 
 
 def pack_around_buffers(arguments: tuple[Argument, ...]) -> list[Buffer]:

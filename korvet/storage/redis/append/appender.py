@@ -1,0 +1,240 @@
+"""Append batches: pack them, submit them to their partitions' queues, and wait for the results."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+
+import trio
+from attrs import define, field, frozen
+
+from korvet.concurrency.time_slices import TimeSlices, run_in_slices
+from korvet.protocol.errors import KafkaError, MessageTooLarge, RequestTimedOut, detached
+from korvet.protocol.record_batch import RecordBatch
+from korvet.storage.failed_sequences import ProducerBatch
+from korvet.storage.interface import (
+    NO_TRANSACTIONS,
+    AppendResults,
+    Marker,
+    PendingAppend,
+    TopicPartition,
+    Transactions,
+)
+from korvet.storage.redis.append.layouts import Packed, pack_marker
+from korvet.storage.redis.append.queue import AppendContext, AppendQueue, Submission, Ticket, too_few_replicas
+from korvet.storage.redis.client.connection import NotConnected
+from korvet.storage.redis.partition import Partition
+
+# Bytes by which the batches of a request may grow when they are packed; further batches are refused.
+GROWN_BYTES = 16 * 1024 * 1024
+
+# A client's own time-out (`timeout_ms`) limits only the wait for replicas, as in Kafka. This many seconds limit the
+# append itself: fewer than the 30 s after which clients, by default, give up a connection that does not answer.
+APPEND_LIMIT_S = 25.0
+
+# Failures of markers do not hold back batches of their producers.
+NO_PRODUCER = ProducerBatch(-1, -1, -1)
+
+
+@define(eq=False)
+class Appender:
+    """Implements `Storage.append`; owns the queues of partitions with unfinished appends."""
+
+    context: AppendContext
+    _queues: dict[Partition, AppendQueue] = field(factory=dict)
+
+    async def begin(
+        self,
+        batches: Mapping[TopicPartition, RecordBatch],
+        *,
+        acks: int,
+        timeout_s: float,
+        transactions: Transactions = NO_TRANSACTIONS,
+    ) -> AppendResults | PendingAppend:
+        """See `Storage.begin_append`."""
+        limit_s = max(APPEND_LIMIT_S, timeout_s)
+        submission = Submission(limit_s, timeout_s, self.context.failed)
+        return await self._submit(self._tickets(batches, submission, acks, transactions), submission, limit_s)
+
+    async def begin_markers(
+        self, markers: Mapping[TopicPartition, Marker], *, now_ms: int, timeout_s: float
+    ) -> AppendResults | PendingAppend:
+        """Begin `Storage.write_markers`. `now_ms` is the timestamp of the markers."""
+        limit_s = max(APPEND_LIMIT_S, timeout_s)
+        submission = Submission(limit_s, timeout_s, self.context.failed)
+        return await self._submit(self._marker_tickets(markers, submission, now_ms), submission, limit_s)
+
+    async def _submit(
+        self, packing: Awaitable[Sequence[Ticket]], submission: Submission, limit_s: float
+    ) -> AppendResults | PendingAppend:
+        """Pack tickets, and submit them to the queues of their partitions."""
+        tickets: Sequence[Ticket] = ()
+        try:
+            tickets = await self._connected(await packing, submission, limit_s)
+        except BaseException:
+            submission.share.end()
+            raise
+        if not tickets:
+            submission.share.end()
+            await trio.lowlevel.checkpoint()
+            return submission.results
+        submission.submit(tickets)
+        for ticket in tickets:
+            self._queue_of(ticket.partition).submit(ticket)
+        return SubmittedAppend(self, submission, tickets)
+
+    async def _connected(
+        self, packed: Sequence[Ticket], submission: Submission, limit_s: float
+    ) -> Sequence[Ticket]:
+        """Return the tickets whose server is connected in time; resolve the others with an error."""
+        redis = self.context.redis
+        deadline = trio.current_time() + limit_s
+        tickets = []
+        for ticket in packed:
+            key = ticket.partition.keys.stream
+            if redis.is_connected(key) or await redis.is_connected_within(
+                key, deadline - trio.current_time()
+            ):
+                tickets.append(ticket)
+            else:
+                submission.fail(ticket.partition.tp, ticket.batch, redis.absence())
+        return tickets
+
+    async def _tickets(
+        self,
+        batches: Mapping[TopicPartition, RecordBatch],
+        submission: Submission,
+        acks: int,
+        transactions: Transactions,
+    ) -> list[Ticket]:
+        """Pack the batches in time slices; return one ticket for each batch that was not refused."""
+        tickets = []
+        share = submission.share
+        grown = 0  # bytes by which packing has enlarged the batches
+        defaults = self.context.partitions.defaults
+        time_slices = TimeSlices()
+        for tp, batch in batches.items():
+            try:
+                partition = await self._accepting(tp)
+                shared = partition.shared
+                config = shared.topic.config
+                if grown > GROWN_BYTES:
+                    raise MessageTooLarge("The records of the request become too large when decompressed.")
+                packed = shared.format.pack(
+                    batch,
+                    config,
+                    defaults.record_max_headers,
+                    defaults.record_max_batch_records,
+                    transactions.get(tp),
+                )
+                if not isinstance(packed, Packed):
+                    packing = packed
+                    if batch.compression:
+                        await share.take(0)
+                    try:
+                        packed = await run_in_slices(packing, time_slices, share)
+                        grown += max(packed.size - batch.size, 0) if batch.compression else 0
+                    finally:
+                        share.hold(grown)
+                waits = self.context.waits_for_replicas(acks, config)
+                if waits:
+                    await self._open_waiting(partition)
+                producer_batch = ProducerBatch.of(batch)
+                ticket = Ticket(
+                    partition, config, packed, producer_batch, submission, waits_for_replicas=waits
+                )
+            except KafkaError as error:
+                submission.fail(tp, ProducerBatch.of(batch), detached(error))
+                continue
+            tickets.append(ticket)
+            await time_slices.next()
+        return tickets
+
+    async def _marker_tickets(
+        self, markers: Mapping[TopicPartition, Marker], submission: Submission, now_ms: int
+    ) -> list[Ticket]:
+        """Return one ticket for each marker that was not refused."""
+        tickets = []
+        time_slices = TimeSlices()
+        for tp, marker in markers.items():
+            try:
+                partition = await self._accepting(tp)
+                config = partition.config
+                packed = pack_marker(marker, config, now_ms)
+                waits = self.context.waits_for_replicas(-1, config)
+                if waits:
+                    await self._open_waiting(partition)
+                tickets.append(
+                    Ticket(
+                        partition,
+                        config,
+                        packed,
+                        NO_PRODUCER,
+                        submission,
+                        waits_for_replicas=waits,
+                        is_marker=True,
+                    )
+                )
+            except KafkaError as error:
+                submission.fail(tp, NO_PRODUCER, detached(error))
+            await time_slices.next()
+        return tickets
+
+    async def _accepting(self, tp: TopicPartition) -> Partition:
+        """Return a partition whose server accepts appends. Raises the KafkaError that refuses them."""
+        partition = self.context.partitions.known(tp) or await self.context.partitions.find(tp)
+        if (refusal := self.context.refusal(partition.keys.stream)) is not None:
+            raise refusal
+        return partition
+
+    async def _open_waiting(self, partition: Partition) -> None:
+        """Ensure that the partition's server has a connection for appends that wait for replicas."""
+        redis = self.context.redis
+        try:
+            server = redis.server_of(partition.keys.stream)
+        except NotConnected as error:
+            raise redis.absence() from error
+        await server.waiting.open()
+
+    def _queue_of(self, partition: Partition) -> AppendQueue:
+        queue = self._queues.get(partition)
+        if queue is None:
+            queue = self._queues[partition] = AppendQueue(partition, self.context, self._ended)
+        return queue
+
+    def _ended(self, partition: Partition) -> None:
+        self._queues.pop(partition, None)
+
+    def give_up(self, ticket: Ticket) -> None:
+        """Withdraw a batch whose append has timed out or whose caller was cancelled, and resolve it with an error."""
+        queue = self._queues.get(ticket.partition)
+        if queue is not None:
+            queue.withdraw(ticket)
+        if ticket.appended is not None:
+            ticket.resolve(too_few_replicas(ticket.config.min_insync_replicas - 1))
+        else:
+            ticket.resolve(RequestTimedOut())
+
+
+@frozen(eq=False)
+class SubmittedAppend(PendingAppend):
+    """Batches that were submitted to their partitions' queues."""
+
+    appender: Appender
+    submission: Submission
+    tickets: Sequence[Ticket]
+
+    async def wait(self) -> AppendResults:
+        done = self.submission.done
+        try:
+            # The results may have arrived before the call, and the time limit may have passed since.
+            if not done.is_set():
+                with self.submission.waiting:
+                    await done.wait()
+        finally:
+            self.abandon()
+        return self.submission.results
+
+    def abandon(self) -> None:
+        if not self.submission.done.is_set():
+            for ticket in self.tickets:
+                self.appender.give_up(ticket)
