@@ -12,7 +12,7 @@ from conformance.scenarios.records import batch
 from conformance.talk import Talk
 from korvet.protocol.compression import Codec
 from korvet.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 LEAST_VERSION_WITH_EPOCHS = 9
 
@@ -164,6 +164,59 @@ def sessions(talk: Talk, version: int) -> None:
     ):
         request = several(talk, version, asked, session_id=session_id, session_epoch=epoch)
         talk.ask(request, version, label)
+
+
+@scenario(FetchRequest, 7)
+def incremental_sessions(talk: Talk, version: int) -> None:
+    topic = talk.topic("orders", partitions=3)
+
+    def asked(*partitions: int, number: int = 0) -> list[FetchPartition]:
+        offset = talk.offset("orders", number) if number else 0
+        return [
+            FetchPartition(partition=each, fetch_offset=offset, partition_max_bytes=1000)
+            for each in partitions
+        ]
+
+    def ask(label: str, session: tuple[int, int], *partitions: FetchPartition, forgotten: int = -1) -> int:
+        request = several(talk, version, *partitions, session_id=session[0], session_epoch=session[1])
+        if not partitions:
+            request.topics = []
+        if forgotten >= 0:
+            named = fetch_topic(talk, "orders", version)
+            request.forgotten_topics_data = [
+                ForgottenTopic(topic=named.topic, topic_id=named.topic_id, partitions=[forgotten])
+            ]
+        answer = talk.ask(request, version, label)
+        return int(answer.session_id)
+
+    begun = ask("a new session", (0, 0), *asked(0, 1, 2))
+    ask("nothing has changed", (begun, 1))
+    talk.tell(produce(topic, batch(b"new")))
+    ask("a record in one partition", (begun, 2))
+    ask("the same record", (begun, 3))
+    ask("past the record", (begun, 4), *asked(0, number=1))
+    ask("an epoch of the past", (begun, 3))
+    ask("an epoch of the future", (begun, 7))
+    ask("a partition that there is not", (begun, 5), *asked(9))
+    ask("its error again", (begun, 6))
+    ask("without it", (begun, 7), forgotten=9)
+    ask("an empty partition is forgotten", (begun, 8), forgotten=1)
+    ask("and comes again", (begun, 9), *asked(1))
+    ask("the end of the session", (begun, -1), *asked(0))
+    ask("after its end", (begun, 10))
+    another = ask("another session", (0, 0), *asked(0))
+    ask("all partitions are forgotten", (another, 1), forgotten=0)
+    ask("the session is gone", (another, 2))
+
+
+@scenario(FetchRequest, 12, 13)
+def session_that_mixes_names_and_ids(talk: Talk, version: int) -> None:
+    talk.topic("orders")
+    asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    begun = talk.ask(several(talk, version, asked, session_epoch=0), version, "a new session").session_id
+    other = 25 - version
+    request = several(talk, other, asked, session_id=begun, session_epoch=1)
+    talk.ask(request, other, "with the other form of topics")
 
 
 @scenario(FetchRequest)

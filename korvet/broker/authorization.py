@@ -72,6 +72,12 @@ class Authorization:
             _note(logging.INFO, context, operation, resource_type, name)
         return allowed
 
+    def basis(self, context: RequestContext) -> object:
+        """Return what decisions about the client depend on. It differs from an earlier one if they may have changed."""
+        if not isinstance(self.authorizer, StandardAuthorizer):
+            return object()
+        return context.principal, address_of(context.peer), self.acls.value
+
     def allows_any(self, context: RequestContext, operation: Operation, resource_type: ResourceType) -> bool:
         """Return True if the client may do the operation on at least one resource of that type."""
         host = address_of(context.peer)

@@ -23,6 +23,7 @@ from korvet.broker.authorization import ERRORS, Authorization, open_authorizatio
 from korvet.broker.context import RequestContext
 from korvet.broker.counters import Counters
 from korvet.broker.dynamic_settings import CLUSTER, BrokerSettings, BrokerSettingsStore
+from korvet.broker.fetch_sessions import PARTITIONS_AT_MOST, FetchSessions
 from korvet.broker.limits import AnswerBudget, share_of
 from korvet.broker.producer_ids import ProducerIds
 from korvet.broker.quotas import ClientQuotas
@@ -110,6 +111,7 @@ class Broker:
     users: Users = field(repr=False)
     quotas: ClientQuotas = field(repr=False)
     dynamic: BrokerSettingsStore = field(init=False, repr=False)
+    fetch_sessions: FetchSessions = field(init=False, repr=False)
     # Called with the configuration whenever its dynamic values have changed.
     reconfigured: list[Callable[[Config], None]] = field(factory=list, repr=False)
     _rules: dict[str, tuple[Topic, TopicRules]] = field(factory=dict, repr=False)
@@ -121,6 +123,10 @@ class Broker:
 
     def __attrs_post_init__(self) -> None:
         self.dynamic = BrokerSettingsStore(self._storage, self._reconfigure)
+        slots, processes = self.config.max_incremental_fetch_session_cache_slots, self.config.processes
+        self.fetch_sessions = FetchSessions(
+            share_of(slots, processes), share_of(PARTITIONS_AT_MOST, processes)
+        )
 
     def _reconfigure(self, values: BrokerSettings) -> None:
         """Apply the dynamic settings of this broker. Keep the previous ones if they contradict the others."""

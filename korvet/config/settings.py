@@ -393,6 +393,11 @@ class Config:
         unit="bytes",
     )
     fetch_max_bytes: int = _bytes(57_671_680, "maximum size of a Fetch response", at_least=1024)
+    max_incremental_fetch_session_cache_slots: int = _setting(
+        integer(at_least=0),
+        1_000,
+        "maximum number of fetch sessions, in which requests of consumers name only what has changed; 0 for none",
+    )
     batch_max_records: int = _setting(
         integer(at_least=1), 1_000_000, "maximum number of records in a batch; producers split larger ones"
     )

@@ -88,7 +88,7 @@ class Apis(Mapping[int, Api]):
 #: All APIs that korvet serves on a store that serves transactions.
 APIS = Apis(
     Served(0, "Produce", 3, 12, advertised_min_version=0, without_transactions=11),
-    Served(1, "Fetch", 4, 17),
+    Served(1, "Fetch", 4, 18),
     Served(2, "ListOffsets", 1, 11),
     Served(3, "Metadata", 0, 13),
     Served(8, "OffsetCommit", 2, 9),

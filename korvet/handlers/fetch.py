@@ -1,4 +1,4 @@
-"""Fetch: v4-17.
+"""Fetch: v4-18.
 
 Behaviour: the response has whole record batches, starting with the one that contains the offset, in the order of the
 request's partitions, within `max_bytes` (and `fetch.max.bytes`) and each partition's limit. The first batch is returned
@@ -15,20 +15,26 @@ most the bytes that the quota allows in its window.
 Responses that are being read and sent share `queued.max.response.bytes`; if little of it is left, they are smaller.
 
 Versions: sessions from v7, leader epochs (FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH) from v9, zstd from v10, detection
-of truncation by the last fetched epoch from v12, topics by id from v13 (UNKNOWN_TOPIC_ID), the current leader from v16.
+of truncation by the last fetched epoch from v12, topics by id from v13 (UNKNOWN_TOPIC_ID), the current leader from v16,
+the high watermark that a replica knows, which is ignored, from v18.
 Up to v5, NOT_LEADER_OR_FOLLOWER replaces KAFKA_STORAGE_ERROR, because those clients retry it.
 
-Declined: fetch sessions (KIP-227). A client that requests one gets session id 0 and sends full requests from then on. A
-session id in a request can only be from another broker and gets FETCH_SESSION_ID_NOT_FOUND. Fetches of replicas are
-answered like those of consumers.
+Fetch sessions (KIP-227): a request of epoch 0 begins one (`korvet.broker.fetch_sessions`), or gets session id 0 if
+there is no room. A later request names what has changed, and gets the partitions with news. It reads only partitions
+that may have some. Errors: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR if a
+session mixes topic ids and names. Fetches of replicas are answered like those of consumers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import groupby
+
+import trio
 
 from korvet.broker.broker import NO_EPOCH, Broker, partition_of
 from korvet.broker.context import RequestContext
+from korvet.broker.fetch_sessions import INITIAL_EPOCH, FetchSession, SessionPartition, next_epoch
 from korvet.concurrency.time_slices import CALLS_AT_ONCE, TimeSlices, map_in_slices
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.codec import encode
@@ -65,8 +71,6 @@ from korvet.storage.interface import (
     Watch,
 )
 
-INITIAL_EPOCH = 0
-FINAL_EPOCH = -1
 # Errors that make a client look for the leader.
 LEADER_ERRORS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
@@ -75,15 +79,19 @@ Outcome = ReadResult | EpochEnd | KafkaError
 
 
 async def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
-    if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
-        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, session_id=0, responses=[])
     if request.isolation_level not in (0, 1):
         return FetchResponse(error_code=ErrorCode.INVALID_REQUEST, session_id=0, responses=[])
+    try:
+        session = broker.fetch_sessions.of(request, context.version, trio.current_time())
+    except KafkaError as error:
+        return FetchResponse(error_code=error.error_code, session_id=0, responses=[])
 
-    fetch = _Fetch(broker, request, context)
-    time_slices = TimeSlices()
-    for topic in request.topics:
-        await fetch.resolve(topic, time_slices)
+    fetch = (
+        _Fetch(broker, request, context)
+        if session is None
+        else _SessionFetch(broker, request, context, session)
+    )
+    await fetch.prepare()
     await fetch.read_or_wait()
     if broker.counters.is_counting:
         await fetch.count()
@@ -135,6 +143,12 @@ class _Fetch:
 
     # --- Topics -----------------------------------------------------------------------------------------
 
+    async def prepare(self) -> None:
+        """Look up the topics of the request."""
+        time_slices = TimeSlices()
+        for topic in self.request.topics:
+            await self.resolve(topic, time_slices)
+
     async def resolve(self, wanted: FetchTopic, time_slices: TimeSlices) -> None:
         """Look up a topic, and add its partitions to `wanted`, or their errors to `outcomes`."""
         topic: Topic | KafkaError
@@ -158,7 +172,7 @@ class _Fetch:
             except KafkaError as error:
                 self.outcomes[tp] = detached(error)
 
-    async def _topic(self, wanted: FetchTopic) -> Topic:
+    async def _topic(self, wanted: FetchTopic | SessionPartition) -> Topic:
         if self.is_denied:
             raise TopicAuthorizationFailed
         if self.context.version >= 13:
@@ -185,16 +199,19 @@ class _Fetch:
             await self._read()
             return
         with self.broker.log.watch(self.wanted) as watch:
-            if await self._read():
-                return
-            is_answer = False
-            unread: set[TopicPartition] = set()  # partitions that have grown, until they are read again
-            with self.broker.parked(self.context, self.request.max_wait_ms / 1000):
-                is_answer = await self._read_as_they_grow(watch, unread)
-            # Read partitions that grew at the last moment, or whose read was cancelled by the end of the wait.
-            unread.update(watch.grown())
-            if unread and not is_answer:
-                await self._read_grown(unread)
+            if not await self._read():
+                await self._wait(watch)
+
+    async def _wait(self, watch: Watch) -> None:
+        """Read partitions as they grow, until there is enough or the client's time is over."""
+        is_answer = False
+        unread: set[TopicPartition] = set()  # partitions that have grown, until they are read again
+        with self.broker.parked(self.context, self.request.max_wait_ms / 1000):
+            is_answer = await self._read_as_they_grow(watch, unread)
+        # Read partitions that grew at the last moment, or whose read was cancelled by the end of the wait.
+        unread.update(watch.grown())
+        if unread and not is_answer:
+            await self._read_grown(unread)
 
     async def _read_as_they_grow(self, watch: Watch, unread: set[TopicPartition]) -> bool:
         while True:
@@ -294,13 +311,33 @@ class _Fetch:
         ]
         responses = await map_in_slices(self._topic_answer, topics)
         response = FetchResponse(session_id=0, responses=responses, node_endpoints=self._endpoints(responses))
+        if not self._is_within_quota(response):
+            self._drop_records()
+            return FetchResponse(session_id=0, responses=[])
+        if self.request.session_epoch == INITIAL_EPOCH:
+            self._begin_session(response)
+        return response
+
+    def _is_within_quota(self, response: FetchResponse) -> bool:
+        """Charge a response, and return False if it exceeds the client's quota."""
         if not self.broker.quotas.is_enforced or self.is_replica:
-            return response
-        if self.broker.quotas.fetched(self.context, lambda: encoded_bytes(response, self.context.version)):
-            return response
+            return True
+        return self.broker.quotas.fetched(self.context, lambda: encoded_bytes(response, self.context.version))
+
+    def _drop_records(self) -> None:
+        """Release the bytes of records that the client does not receive."""
         self.broker.answers.change(-self.context.answer_bytes)
         self.context.answer_bytes = 0
-        return FetchResponse(session_id=0, responses=[])
+
+    def _begin_session(self, response: FetchResponse) -> None:
+        session = self.broker.fetch_sessions.create(
+            self.request, self.context.version, trio.current_time(), is_privileged=self.is_replica
+        )
+        if session is not None:
+            response.session_id = session.session_id
+            for topic in response.responses:
+                for data in topic.partitions:
+                    session.note(topic.topic, topic.topic_id, data)
 
     def _topic_answer(self, asked: tuple[str, FetchTopic]) -> FetchableTopicResponse:
         name, topic = asked
@@ -378,6 +415,122 @@ class _Fetch:
             for node in self.broker.nodes(self.context)
             if node.node_id in leaders
         ]
+
+
+class _SessionFetch(_Fetch):
+    """An incremental request. It reads the partitions of its session that may have news."""
+
+    __slots__ = ("parts", "session", "topics", "watch")
+
+    watch: Watch
+
+    def __init__(
+        self, broker: Broker, request: FetchRequest, context: RequestContext, session: FetchSession
+    ) -> None:
+        super().__init__(broker, request, context)
+        self.session = session
+        self.parts: dict[TopicPartition, SessionPartition] = {}  # those that are read, in order
+        self.topics: dict[object, Topic | KafkaError] = {}  # by name or id
+
+    async def prepare(self) -> None:
+        """Look up the topics of the changed partitions, and watch all partitions."""
+        session, authorization = self.session, self.broker.authorization
+        basis = None if authorization is None else authorization.basis(self.context)
+        session.begin(
+            (self.isolation_level, self.is_replica, self.context.version < 10, basis), trio.current_time()
+        )
+        if session.watch is not None and session.watch.grown():
+            session.note_grown(await session.watch.wait())
+        await self._look_up(session.changed)
+        self.watch = session.watch_partitions(self.broker.log, self.parts.values())
+
+    async def _look_up(self, partitions: Collection[SessionPartition]) -> None:
+        """Add partitions to `wanted`, or their errors to `outcomes`."""
+        time_slices = TimeSlices()
+        for number, partition in enumerate(self.session.in_order(partitions), 1):
+            if not number % CALLS_AT_ONCE:
+                await time_slices.next()
+            topic = await self._known_topic(partition)
+            name = topic.name if isinstance(topic, Topic) else partition.topic or str(partition.topic_id)
+            tp = TopicPartition(name, partition.request.partition)
+            try:
+                if isinstance(topic, KafkaError):
+                    raise topic
+                self.wanted[partition_of(topic, tp.partition)] = partition.request
+            except KafkaError as error:
+                self.wanted.pop(tp, None)
+                self.outcomes[tp] = detached(error)
+            partition.tp = tp
+            self.parts[tp] = partition
+        if len(self.parts) > len(partitions):
+            by_order = self.session.in_order(self.parts.values())
+            self.parts = {each.tp: each for each in by_order if each.tp is not None}
+            self.wanted = {each: self.wanted[each] for each in self.parts if each in self.wanted}
+
+    async def _known_topic(self, partition: SessionPartition) -> Topic | KafkaError:
+        key = partition.key[0]
+        found = self.topics.get(key)
+        if found is None:
+            try:
+                found = await self._topic(partition)
+            except KafkaError as error:
+                found = error
+            self.topics[key] = found
+        return found
+
+    async def read_or_wait(self) -> None:
+        """Read changed partitions, immediately or once there is enough."""
+        is_immediate = self.request.max_wait_ms <= 0 or self.min_bytes <= 0 or bool(self.outcomes)
+        is_answer = bool(self.wanted) and await self._read()
+        if not is_immediate and not is_answer:
+            await self._wait(self.watch)
+        if self.broker.store.is_elsewhere:
+            # Growth that no fetch waits for is noted, too.
+            with trio.CancelScope(deadline=float("-inf")):
+                await self.watch.wait()
+
+    async def _read_grown(self, grown: Collection[TopicPartition]) -> bool:
+        changed = self.session.note_grown(grown)
+        if not changed:
+            return False
+        self.topics.clear()
+        await self._look_up(changed)
+        if all(partition.tp not in self.wanted for partition in changed):
+            return bool(self.outcomes)
+        return await super()._read_grown([each.tp for each in changed if each.tp is not None])
+
+    async def answer(self) -> FetchResponse:
+        session = self.session
+        if session.epoch != next_epoch(self.request.session_epoch):
+            self._drop_records()
+            return FetchResponse(
+                error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=session.session_id, responses=[]
+            )
+        found = []
+        for tp, partition in self.parts.items():
+            if (outcome := self.outcomes.get(tp)) is not None:
+                is_idle = isinstance(outcome, ReadResult) and not outcome.size and not outcome.is_cut
+                found.append((partition, self._partition(tp), is_idle))
+        chosen = [(partition, data) for partition, data, _ in found if partition.must_respond(data)]
+        responses = [
+            FetchableTopicResponse(
+                topic=partitions[0][0].topic,
+                topic_id=partitions[0][0].topic_id,
+                partitions=[data for _, data in partitions],
+            )
+            for _, group in groupby(chosen, key=lambda each: each[0].key[0])
+            if (partitions := list(group))
+        ]
+        response = FetchResponse(
+            session_id=session.session_id, responses=responses, node_endpoints=self._endpoints(responses)
+        )
+        if not self._is_within_quota(response):
+            self._drop_records()
+            return FetchResponse(session_id=session.session_id, responses=[])
+        now = trio.current_time()
+        for partition, data, is_idle in found:
+            session.answered(partition, data, now, is_idle=is_idle)
+        return response
 
 
 def encoded_bytes(response: FetchResponse, version: int) -> int:

@@ -227,6 +227,18 @@ class UnknownServerError(KafkaError):
     error_code = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
+class FetchSessionIdNotFound(KafkaError):
+    error_code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+class InvalidFetchSessionEpoch(KafkaError):
+    error_code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+
+
+class FetchSessionTopicIdError(KafkaError):
+    error_code = ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
 class OffsetOutOfRange(KafkaError):
     error_code = ErrorCode.OFFSET_OUT_OF_RANGE
 

@@ -155,6 +155,7 @@ class Server:
                 await accepting.start(supervise, "expired offsets", self.broker.groups.expire_offsets)
                 if self.broker.store.serves_transactions:
                     await accepting.start(supervise, "transactions", self.broker.transactions.run)
+                await accepting.start(supervise, "fetch sessions", self.broker.fetch_sessions.run)
                 await accepting.start(supervise, "retention", self.broker.retention.run)
                 await accepting.start(supervise, "compaction", self.broker.compaction.run)
                 await accepting.start(supervise, "archived", self.broker.log.run)

@@ -461,11 +461,10 @@ async def test_old_id_of_a_recreated_topic_is_unknown(broker: Broker) -> None:
     assert ErrorCode.UNKNOWN_TOPIC_ID == partition.error_code
 
 
-@pytest.mark.parametrize("epoch", [0, -1], ids=["new session", "sessionless"])
-async def test_fetch_sessions_are_declined(broker: Broker, epoch: int) -> None:
+async def test_request_of_the_final_epoch_begins_no_session(broker: Broker) -> None:
     await create(broker)
 
-    response = await fetch(broker, {T0: 0}, session=(0, epoch))
+    response = await fetch(broker, {T0: 0}, session=(0, -1))
 
     assert (ErrorCode.NONE, 0, 1) == (response.error_code, response.session_id, len(response.responses))
 

@@ -194,7 +194,7 @@ def test_declared_versions_are_the_documented_ones() -> None:
         "ApiVersions": range(6),
         "Metadata": range(14),
         "Produce": range(13),
-        "Fetch": range(4, 18),
+        "Fetch": range(4, 19),
         "ListOffsets": range(1, 12),
         "InitProducerId": range(6),
         "OffsetForLeaderEpoch": range(2, 5),

@@ -40,6 +40,7 @@ class FetchPartition:
     log_start_offset: int = int64(versions="5+", default=-1, ignorable=True)
     partition_max_bytes: int = int32()
     replica_directory_id: UUID = uuid(versions="17+", tag=0, default=ZERO_UUID, ignorable=True)
+    high_watermark: int = int64(versions="18+", tag=1, default=2**63 - 1, ignorable=True)
 
 
 @struct
@@ -56,7 +57,7 @@ class ForgottenTopic:
     partitions: list[int] = array(int32, versions="7+")
 
 
-@message(key=1, versions="4-17", flexible="12+")
+@message(key=1, versions="4-18", flexible="12+")
 class FetchRequest:
     cluster_id: str | None = string(versions="12+", nullable="12+", tag=0, default=None, ignorable=True)
     replica_id: int = int32(versions="0-14", default=-1)
@@ -128,7 +129,7 @@ class NodeEndpoint:
     rack: str | None = string(versions="16+", nullable="16+", default=None)
 
 
-@message(key=1, versions="4-17", flexible="12+")
+@message(key=1, versions="4-18", flexible="12+")
 class FetchResponse:
     throttle_time_ms: int = int32(versions="1+", default=0, ignorable=True)
     error_code: int = int16(versions="7+", default=0, ignorable=True)

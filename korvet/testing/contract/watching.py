@@ -117,6 +117,22 @@ class WatchContract(Contract):
                     while len(await records_from(storage, tp)) == before:
                         await watch.wait()
 
+    async def test_watch_that_is_held_notices_growth_between_waits(
+        self, storage: Storage, environment: Environment, topic: Topic
+    ) -> None:
+        tps = [TopicPartition(topic.name, number) for number in range(3)]
+        async with environment.open() as other:
+            with storage.watch(tps) as watch, trio.fail_after(SOON_S):
+                for tp in [*tps, *tps]:
+                    for each in tps:
+                        await records_from(storage, each)
+                    with trio.move_on_after(0.05):  # no longer than reports of the reads before
+                        while True:
+                            await watch.wait()
+                    await append(other, tp, numbered(1))
+                    while tp not in watch.grown():  # noqa: ASYNC110  a watch has no event
+                        await trio.sleep(0.001)
+
     async def test_deletion_by_another_broker_wakes_a_watcher(
         self, storage: Storage, environment: Environment, topic: Topic, tp: TopicPartition
     ) -> None:

@@ -53,6 +53,10 @@ HIGHEST_SEQUENCE = 2**64 - 1
 # Pause after growth, in which the woken tasks read and wait again, so that one XREAD covers them too. Without it each
 # wake costs two XREADs and an UNBLOCK: half a millisecond of Redis's time if a thousand streams are watched.
 PAUSE_S = 0.001
+# A longer pause for many streams bounds the share of processor time that XREADs take: with 1,000 streams, one takes
+# some milliseconds of this process and of Redis together. Appends through this broker do not wait for it.
+PAUSE_PER_STREAM_S = 0.000_005
+LONGEST_PAUSE_S = 0.01
 
 # A stream that had no watch for this long leaves the XREAD.
 DESERTED_AFTER_S = 1.0
@@ -74,7 +78,13 @@ class WatchedStream:
     def wake(self) -> None:
         """Wake all watches of the stream."""
         for watch in self.watches:
-            watch.wake(self.key)
+            watch.wake(self)
+
+    def set_aside(self) -> None:
+        """Leave the stream out of the next XREAD, unless a watch that waits includes it again."""
+        self.is_awaited = False
+        for watch in self.watches:
+            watch.unawaited.add(self)
 
 
 @define(eq=False)
@@ -84,22 +94,36 @@ class StreamWatch:
     streams: Sequence[WatchedStream]
     grown: set[bytes] = field(factory=set)
     parked: trio.Event | None = None
+    waits: int = 0  # how often a task has waited
+    # The streams that the next wait has to include in the XREAD. A watch may outlive many waits, for many streams.
+    unawaited: set[WatchedStream] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.unawaited = set(self.streams)
 
     async def wait(self) -> set[bytes]:
         """Wait for growth; return the keys that have grown since the watch began or last returned, at least one."""
         if self.grown:
             await trio.lowlevel.checkpoint()
         else:
-            for stream in self.streams:
+            for stream in self.unawaited:
                 stream.watcher.await_growth(stream)
+            self.unawaited.clear()
+            self.waits += 1
             self.parked = trio.Event()
             await self.parked.wait()
         grown, self.grown = self.grown, set()
         return grown
 
-    def wake(self, key: bytes) -> None:
+    @property
+    def goes_on(self) -> bool:
+        """True if a task waits, or has waited several times and so probably waits again."""
+        return self.parked is not None or self.waits > 1
+
+    def wake(self, stream: WatchedStream) -> None:
         """Note that the stream has grown, and wake the waiting task."""
-        self.grown.add(key)
+        self.grown.add(stream.key)
+        self.unawaited.add(stream)
         if self.parked is not None:
             self.parked.set()
             self.parked = None
@@ -354,7 +378,7 @@ class Watcher:
             for entry_id, fields in cast(Sequence[tuple[bytes, Sequence[bytes]]], entries):
                 self._take(key, entry_id, fields)
         if grown:
-            await trio.sleep(PAUSE_S)
+            await trio.sleep(min(max(PAUSE_S, len(after) * PAUSE_PER_STREAM_S), LONGEST_PAUSE_S))
 
     def _take(self, key: bytes, entry_id: bytes, fields: Sequence[bytes]) -> None:
         """Process one entry of the XREAD's reply: wake its stream's watches, or call `changed`."""
@@ -367,7 +391,8 @@ class Watcher:
             return
         if is_lower(entry_id, stream.next_id):
             # An append through this broker: `grew` has woken its watches, and tasks that wait now have read it.
-            stream.is_awaited = any(watch.parked is not None for watch in stream.watches)
+            if not any(watch.goes_on for watch in stream.watches):
+                stream.set_aside()
         else:
             stream.next_id = b""  # more entries may follow this one; the next reader reports the end
             stream.is_awaited = False
