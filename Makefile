@@ -23,7 +23,7 @@ help:
 	@echo 'make docs     the documentation site in build/site, with all links checked: half a minute'
 	@echo 'make soak     loads and faults that run for minutes'
 	@echo 'make coverage   the branches that the unit tests run, by package; ten minutes'
-	@echo 'make nightly  coverage with its floors, soak and conformance: hours'
+	@echo 'make nightly  coverage, soak and conformance: hours'
 	@echo 'make release  sdist, wheel and SBOM in dist/, checked, and the tag; two minutes'
 	@echo 'make setup    only the virtual environment .venv (PYTHON=… chooses the interpreter)'
 	@echo 'make clean    remove .venv and caches; korvet-data stays'
