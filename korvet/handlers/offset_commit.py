@@ -1,4 +1,4 @@
-"""OffsetCommit: v2-9.
+"""OffsetCommit: v2-10.
 
 Behaviour: store offsets that a member of a group commits in its current generation. If a group has no members, any
 client may commit without a generation (-1). A committed offset N means that N is the next offset to read. Its metadata
@@ -8,7 +8,7 @@ its assignments; UNKNOWN_TOPIC_OR_PARTITION; COORDINATOR_NOT_AVAILABLE, which cl
 unavailable.
 
 Versions: leader epochs from v6, static members from v7. For a member of a group that does not exist: GROUP_ID_NOT_FOUND
-from v9, ILLEGAL_GENERATION before.
+from v9, ILLEGAL_GENERATION before. v10 has ids of topics instead of names, UNKNOWN_TOPIC_ID if there is no such topic.
 
 Declined: `retention_time_ms` (up to v4) is ignored. All offsets of a group expire together, as in Kafka since 2.1
 unless a client requests another retention time.
@@ -31,6 +31,9 @@ from korvet.protocol.messages.offset_commit import (
 from korvet.security.acls import Operation
 from korvet.storage.interface import TopicPartition
 
+# The first version that names topics by their ids.
+BY_ID_SINCE = 10
+
 
 async def handle(
     broker: Broker, request: OffsetCommitRequest, context: RequestContext
@@ -42,7 +45,8 @@ async def handle(
         return OffsetCommitResponse(
             topics=await map_in_slices(lambda topic: _refused(topic, refused), request.topics)
         )
-    commits = await sort_commits(broker, context, request.topics)
+    ids = [topic.topic_id for topic in request.topics] if context.version >= BY_ID_SINCE else None
+    commits = await sort_commits(broker, context, request.topics, ids)
     outcomes = commits.outcomes
     if commits.asked:
         outcomes |= await _commit(broker, request, context, group_id, commits)
@@ -83,6 +87,7 @@ def _refused(data: OffsetCommitRequestTopic, error: KafkaError) -> OffsetCommitR
 def _answer(data: OffsetCommitRequestTopic, outcomes: Outcomes) -> OffsetCommitResponseTopic:
     return OffsetCommitResponseTopic(
         name=data.name,
+        topic_id=data.topic_id,
         partitions=[
             OffsetCommitResponsePartition(
                 partition_index=partition.partition_index,
