@@ -90,6 +90,9 @@ class GroupCoordinator:
     processes: Processes | None = field(default=None, repr=False, kw_only=True)
     routing: Routing = field(init=False, repr=False)
     runtime: Runtime[GroupMachine] = field(init=False, repr=False)
+    settings: Mapping[str, Mapping[str, str]] = field(
+        factory=dict
+    )  # that clients have set, by group id and name
     _unreadable: set[str] = field(factory=set)  # groups whose unreadable document was logged
 
     verbs: ClassVar[Verbs] = VERBS
