@@ -96,6 +96,10 @@ class Subscriptions:
             self._ids.clear()
             self.is_stale = True
 
+    def has_seen(self, topics: Topics) -> bool:
+        """Return True if the group uses these topics, and nothing has changed since `hash` was called."""
+        return topics is self._topics and not self.is_stale
+
     def ids(self, subscription: Subscription) -> frozenset[UUID]:
         """Return the ids of the existing topics to which a subscription leads."""
         ids = self._ids.get(subscription)

@@ -132,6 +132,8 @@ APIS = Apis(
     Served(61, "DescribeProducers", 0, 0, without_transactions=NOT_SERVED),
     Served(65, "DescribeTransactions", 0, 0, without_transactions=NOT_SERVED),
     Served(66, "ListTransactions", 0, 2, without_transactions=NOT_SERVED),
+    Served(68, "ConsumerGroupHeartbeat", 0, 1),
+    Served(69, "ConsumerGroupDescribe", 0, 1),
     Served(74, "ListConfigResources", 0, 1),
     Served(75, "DescribeTopicPartitions", 0, 0),
 )

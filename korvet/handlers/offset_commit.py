@@ -9,6 +9,8 @@ unavailable.
 
 Versions: leader epochs from v6, static members from v7. For a member of a group that does not exist: GROUP_ID_NOT_FOUND
 from v9, ILLEGAL_GENERATION before. v10 has ids of topics instead of names, UNKNOWN_TOPIC_ID if there is no such topic.
+Members of groups whose broker assigns partitions commit with their epochs from v9 (KIP-848): STALE_MEMBER_EPOCH, for
+single partitions if they were granted later; UNSUPPORTED_VERSION before.
 
 Declined: `retention_time_ms` (up to v4) is ignored. All offsets of a group expire together, as in Kafka since 2.1
 unless a client requests another retention time.
@@ -31,8 +33,8 @@ from korvet.protocol.messages.offset_commit import (
 from korvet.security.acls import Operation
 from korvet.storage.interface import TopicPartition
 
-# The first version that names topics by their ids.
-BY_ID_SINCE = 10
+# The first versions that have member epochs, and that name topics by their ids.
+EPOCH_SINCE, BY_ID_SINCE = 9, 10
 
 
 async def handle(
@@ -70,6 +72,7 @@ async def _commit(
             member_id=request.member_id,
             group_instance_id=request.group_instance_id,
             generation_id=request.generation_id_or_member_epoch,
+            has_epoch=context.version >= EPOCH_SINCE,
         )
     except GroupIdNotFound as error:
         return dict.fromkeys(commits.asked, error if context.version >= 9 else IllegalGeneration())

@@ -6,8 +6,9 @@ from the offset at which they stopped. COORDINATOR_NOT_AVAILABLE for the group w
 
 Versions: null topics request all committed offsets (v2), an empty list none. The error of a group is in the response
 from v2, in every partition in v1. Several groups from v8 (KIP-709). With `require_stable` (v7, KIP-447), a partition
-for which an open transaction has staged an offset gets UNSTABLE_OFFSET_COMMIT. Member id and epoch (v9) are for groups
-that korvet does not serve yet (KIP-848); Kafka ignores them for classic groups, too. v10 has ids of topics instead of
+for which an open transaction has staged an offset gets UNSTABLE_OFFSET_COMMIT. Member id and epoch (v9)
+are those of groups whose broker assigns partitions (KIP-848): UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH; Kafka ignores them
+for classic groups, too. v10 has ids of topics instead of
 names: UNKNOWN_TOPIC_ID in each partition of an unknown one.
 """
 
@@ -43,6 +44,7 @@ from korvet.storage.interface import OffsetAndMetadata, TopicPartition
 
 NONE_COMMITTED = OffsetAndMetadata(-1)
 UNSTABLE = OffsetAndMetadata(-1)
+NO_MEMBER = (None, -1)  # member id and epoch of a client that is not a member
 # The first version that names topics by their ids.
 BY_ID_SINCE = 10
 # Objects that are made in a tenth of a millisecond.
@@ -92,7 +94,8 @@ async def _groups(
     """Return a response for each entry of the request."""
 
     async def answer(each: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
-        found = await _committed(broker, context, each.group_id, each.topics, is_stable=is_stable)
+        member = (each.member_id, each.member_epoch)
+        found = await _committed(broker, context, each.group_id, each.topics, member, is_stable=is_stable)
         return await _group(each.group_id, found)
 
     keys = await map_in_slices(repr, asked)
@@ -107,6 +110,7 @@ async def _committed(
     context: RequestContext,
     group_id: str,
     asked: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
+    member: tuple[str | None, int] = NO_MEMBER,
     *,
     is_stable: bool,
 ) -> Committed:
@@ -117,6 +121,8 @@ async def _committed(
 
     try:
         group_id = broker.group(context, group_id, Operation.DESCRIBE)
+        if member != NO_MEMBER:
+            await broker.groups.check_fetch(group_id, *member)
         has_ids = context.version >= BY_ID_SINCE
         if asked is None:
             everything = _by_topic(await _read(broker, group_id, None, is_stable=is_stable))

@@ -140,6 +140,8 @@ class MemoryStorage(Storage):
     _budget: MemoryBudget = field(init=False)
     # Replaced, never changed, so that callers of `topics` can iterate over the result across checkpoints.
     _topics: dict[str, Topic] = field(factory=dict, init=False)
+    # The topics with the view of them that `topics` returns, the same as long as no topic changes.
+    _listed: tuple[dict[str, Topic], Mapping[str, Topic]] | None = field(default=None, init=False)
     _names: dict[UUID, str] = field(factory=dict, init=False)
     _created_ms: dict[UUID, int] = field(factory=dict, init=False)
     _logs: dict[TopicPartition, PartitionLog] = field(factory=dict, init=False)
@@ -182,7 +184,9 @@ class MemoryStorage(Storage):
     # --- The catalogue ----------------------------------------------------------------------------------
 
     async def topics(self) -> Mapping[str, Topic]:
-        return MappingProxyType(self._topics)
+        if self._listed is None or self._listed[0] is not self._topics:
+            self._listed = (self._topics, MappingProxyType(self._topics))
+        return self._listed[1]
 
     async def topic(self, name: str) -> Topic | None:
         return self._topics.get(name)
@@ -466,7 +470,7 @@ class MemoryStorage(Storage):
         return self._save(kind, key, value, changes, expected_version)
 
     async def load_parts(self, kind: str, key: str) -> tuple[Document, Mapping[str, bytes]] | None:
-        stored = self._documents.get((kind, key))
+        stored = await self.load(kind, key)
         return None if stored is None else (stored, dict(self._parts.get((kind, key), {})))
 
     async def save_parts(

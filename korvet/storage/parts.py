@@ -9,7 +9,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
+from attrs import frozen
+
 from korvet.protocol.errors import KafkaStorageError
+
+
+@frozen
+class Parted:
+    """A document with changes of its parts, to be saved by `Documents.save_parts`."""
+
+    head: bytes
+    changes: Mapping[str, bytes | None]
+
 
 MAGIC = b"\0parts\0"
 LENGTH = struct.Struct(">I")
