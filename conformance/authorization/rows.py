@@ -30,6 +30,8 @@ from korvet.protocol.messages.alter_user_scram_credentials import (
     ScramCredentialDeletion,
 )
 from korvet.protocol.messages.api_versions import ApiVersionsRequest
+from korvet.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from korvet.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from korvet.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from korvet.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from korvet.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -471,9 +473,17 @@ def commit(talk: Talk, group_id: str, shorts: Sequence[str]) -> OffsetCommitRequ
     return OffsetCommitRequest(group_id=group_id, topics=topics)
 
 
-@row(OffsetCommitRequest)
+@row(OffsetCommitRequest, 9)
 def offset_commit(talk: Talk, version: int) -> OffsetCommitRequest:
     return commit(talk, talk.name(GROUP), TOPICS)
+
+
+@row(OffsetCommitRequest, 10)
+def offset_commit_by_id(talk: Talk, version: int) -> OffsetCommitRequest:
+    request = commit(talk, talk.name(GROUP), ("there",))
+    for topic in request.topics:
+        topic.topic_id = talk.topic_id("there")
+    return request
 
 
 @row(OffsetFetchRequest, 1, 2, 7)
@@ -495,6 +505,12 @@ def offset_fetch_of_groups(talk: Talk, version: int) -> OffsetFetchRequest:
         OffsetFetchRequestGroup(group_id=talk.name("all"), topics=None),
     ]
     return OffsetFetchRequest(groups=groups)
+
+
+@row(OffsetFetchRequest, 10)
+def offset_fetch_by_id(talk: Talk, version: int) -> OffsetFetchRequest:
+    topics = [OffsetFetchRequestTopics(topic_id=talk.topic_id("there"), partition_indexes=[0])]
+    return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=talk.name(GROUP), topics=topics)])
 
 
 @row(FindCoordinatorRequest, 0, 3, 4, 6)
@@ -554,6 +570,22 @@ def sync_group(talk: Talk, version: int) -> SyncGroupRequest:
 @row(SyncGroupRequest, 5)
 def sync_group_without_protocol(talk: Talk, version: int) -> SyncGroupRequest:
     return SyncGroupRequest(group_id=talk.name(GROUP), generation_id=1, member_id="stranger", assignments=[])
+
+
+@row(ConsumerGroupHeartbeatRequest)
+def consumer_group_heartbeat(talk: Talk, version: int) -> ConsumerGroupHeartbeatRequest:
+    return ConsumerGroupHeartbeatRequest(
+        group_id=talk.name(GROUP),
+        member_id="stranger",
+        member_epoch=1,
+        subscribed_topic_names=[talk.name(short) for short in TOPICS],
+    )
+
+
+@row(ConsumerGroupDescribeRequest)
+def consumer_group_describe(talk: Talk, version: int) -> ConsumerGroupDescribeRequest:
+    groups = [talk.name(GROUP), talk.name("missing")]
+    return ConsumerGroupDescribeRequest(group_ids=groups, include_authorized_operations=True)
 
 
 @row(DescribeGroupsRequest, 0, 3, 5, 6)
