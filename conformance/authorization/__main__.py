@@ -165,6 +165,10 @@ def answers_of(running: ApacheKafka, number: int) -> Mapping[str, Fields]:
         return {step.label: table.decided(reader.fields(step)) for step in talk.steps}
 
 
+# The newest version of OffsetCommit that has names of topics.
+BY_NAME = 9
+
+
 def prepare(talk: Talk) -> None:
     """Create a case's topics and groups as a super user, and wait until they are there."""
     create, *commits = prepared(talk)
@@ -176,7 +180,7 @@ def prepare(talk: Talk) -> None:
         lambda: not any(each.error_code for each in talk.tell(asked).coordinators), "find the coordinator"
     )
     for request in commits:
-        talk.wait_until(lambda request=request: _is_committed(talk.tell(request)), "commit")  # type: ignore[misc]
+        talk.wait_until(lambda request=request: _is_committed(talk.tell(request, BY_NAME)), "commit")  # type: ignore[misc]
 
 
 def _is_committed(answer: object) -> bool:

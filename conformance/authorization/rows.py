@@ -478,14 +478,6 @@ def offset_commit(talk: Talk, version: int) -> OffsetCommitRequest:
     return commit(talk, talk.name(GROUP), TOPICS)
 
 
-@row(OffsetCommitRequest, 10)
-def offset_commit_by_id(talk: Talk, version: int) -> OffsetCommitRequest:
-    request = commit(talk, talk.name(GROUP), ("there",))
-    for topic in request.topics:
-        topic.topic_id = talk.topic_id("there")
-    return request
-
-
 @row(OffsetFetchRequest, 1, 2, 7)
 def offset_fetch(talk: Talk, version: int) -> OffsetFetchRequest:
     topics = [OffsetFetchRequestTopic(name=talk.name(short), partition_indexes=[0]) for short in TOPICS]
@@ -505,12 +497,6 @@ def offset_fetch_of_groups(talk: Talk, version: int) -> OffsetFetchRequest:
         OffsetFetchRequestGroup(group_id=talk.name("all"), topics=None),
     ]
     return OffsetFetchRequest(groups=groups)
-
-
-@row(OffsetFetchRequest, 10)
-def offset_fetch_by_id(talk: Talk, version: int) -> OffsetFetchRequest:
-    topics = [OffsetFetchRequestTopics(topic_id=talk.topic_id("there"), partition_indexes=[0])]
-    return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=talk.name(GROUP), topics=topics)])
 
 
 @row(FindCoordinatorRequest, 0, 3, 4, 6)

@@ -148,7 +148,7 @@ class GroupCoordinator:
         """Return the settings of a consumer group: its own, else the broker's."""
         return limits_of(self.config, self.settings.get(group_id, {}))
 
-    async def topics(self) -> Topics:
+    async def _topics(self) -> Topics:
         """Return the existing topics as groups see them."""
         return self._known.see(await self.storage.topics())
 
@@ -256,7 +256,7 @@ class GroupCoordinator:
         errors of `ConsumerGroup.check`, UnsupportedAssignor and GroupIdNotFound.
         """
         _check_group_id(group_id)
-        topics = await self.topics()
+        topics = await self._topics()
         now_ms = current_ms()
         machine = self.runtime.at_rest(group_id, now_ms)
         limits = self.consumer_limits(group_id)
@@ -431,7 +431,7 @@ class GroupCoordinator:
                     group.is_unsaved |= not held.exists
                 permitting = check.state(group)
             if not is_ready:  # only a consumer group needs the topics, to check partitions by their ids
-                topics = await self.topics()
+                topics = await self._topics()
                 continue
             # A timeout that has passed, or another request, may have begun the next generation, or have released the
             # member's partitions. The save of that waits for commits in flight: this one must not be among them.
