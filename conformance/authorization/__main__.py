@@ -10,12 +10,13 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from conformance.answers import Fields, Reader
 from conformance.apache_kafka import ApacheKafka, KafkaUnavailable
 from conformance.authorization import table
 from conformance.authorization.cases import CASES
-from conformance.authorization.rows import groups_of, prepared, topics_of
+from conformance.authorization.rows import groups_of, prepared, topics_of, version_of
 from conformance.comparison import differing
 from conformance.peers import KAFKA, Peer
 from conformance.secured_kafka import jaas
@@ -165,10 +166,6 @@ def answers_of(running: ApacheKafka, number: int) -> Mapping[str, Fields]:
         return {step.label: table.decided(reader.fields(step)) for step in talk.steps}
 
 
-# The newest version of OffsetCommit that has names of topics.
-BY_NAME = 9
-
-
 def prepare(talk: Talk) -> None:
     """Create a case's topics and groups as a super user, and wait until they are there."""
     create, *commits = prepared(talk)
@@ -180,7 +177,11 @@ def prepare(talk: Talk) -> None:
         lambda: not any(each.error_code for each in talk.tell(asked).coordinators), "find the coordinator"
     )
     for request in commits:
-        talk.wait_until(lambda request=request: _is_committed(talk.tell(request, BY_NAME)), "commit")  # type: ignore[misc]
+        talk.wait_until(partial(_commits, talk, request), "commit")
+
+
+def _commits(talk: Talk, request: object) -> bool:
+    return _is_committed(talk.tell(request, version_of(request)))
 
 
 def _is_committed(answer: object) -> bool:

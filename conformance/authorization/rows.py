@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import frozen
 
-from conformance.talk import Talk
+from conformance.talk import Talk, newest
 from korvet.handlers import APIS
 from korvet.protocol.messages import alter_configs, incremental_alter_configs
 from korvet.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -164,11 +164,17 @@ def groups_of(talk: Talk) -> list[str]:
 
 
 def prepared(talk: Talk) -> Iterator[object]:
-    """Yield the requests, each in its newest version, that create a case's topics and groups."""
+    """Yield the requests, each in its `version_of`, that create a case's topics and groups."""
     topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in topics_of(talk)]
     yield CreateTopicsRequest(topics=topics)
     for group_id in groups_of(talk):
         yield commit(talk, group_id, TOPICS[:1])
+
+
+def version_of(request: object) -> int:
+    """Return the version in which a request of `prepared` is sent."""
+    # OffsetCommit has ids of topics instead of names from v10 on.
+    return 9 if isinstance(request, OffsetCommitRequest) else newest(type(request))
 
 
 def versions_of(build: Build) -> tuple[int, ...]:

@@ -88,7 +88,7 @@ def consumer_group(
         return group
     if not exists and request.member_epoch != JOIN_EPOCH:
         raise GroupIdNotFound(f"Consumer group {group.group_id} not found.")
-    if machine.is_used:
+    if machine.is_used or request.member_epoch != JOIN_EPOCH:
         raise GroupIdNotFound(f"Group {group.group_id} is not a consumer group.")
     # Stored commits of a classic group are fenced by its generation, so that it must not fall.
     epoch = group.generation_id
