@@ -90,8 +90,9 @@ def consumer_group(
         raise GroupIdNotFound(f"Consumer group {group.group_id} not found.")
     if machine.is_used or request.member_epoch != JOIN_EPOCH:
         raise GroupIdNotFound(f"Group {group.group_id} is not a consumer group.")
-    # Stored commits of a classic group are fenced by its generation, so that it must not fall.
-    epoch = group.generation_id
+    # Stored commits of a classic group are fenced by its generation, so that it must not fall. In Kafka the epoch is 1
+    # before the first member joins.
+    epoch = max(group.generation_id, 1)
     return ConsumerGroup(group.group_id, limits, epoch=epoch, assignment_epoch=epoch)
 
 

@@ -104,7 +104,7 @@ def _described_member(member: ConsumerMember, target: Partitions, names: Names) 
         client_id=details.client_id,
         client_host=details.client_host,
         subscribed_topic_names=sorted(member.subscription.names),
-        subscribed_topic_regex=member.subscription.expression or None,
+        subscribed_topic_regex=member.subscription.expression,
         assignment=_assignment(member.current.partitions, names),
         target_assignment=_assignment(target, names),
         member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,

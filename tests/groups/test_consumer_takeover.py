@@ -51,17 +51,17 @@ async def test_next_coordinator_goes_on_with_epochs_and_assignments(autojump_clo
         await beat(first, joining("a", "t"))
         autojump_clock.jump(2)
         await beat(first, joining("b", expression="t.*"))
-        await beat(first, Heartbeat(member_id="a", member_epoch=1))
+        await beat(first, Heartbeat(member_id="a", member_epoch=2))
         before = await described(first)
         stored = written_head(before, 0), all_parts(before)
         second.membership.set(2)
         first.membership.set(2)
-        steady = await beat(second, Heartbeat(member_id="a", member_epoch=2))
-        again = await beat(second, Heartbeat(member_id="b", member_epoch=2))
+        steady = await beat(second, Heartbeat(member_id="a", member_epoch=3))
+        again = await beat(second, Heartbeat(member_id="b", member_epoch=3))
         after = await described(second)
 
-        assert (2, 2) == (after.epoch, after.assignment_epoch)
-        assert (2, -1) == steady == again
+        assert (3, 3) == (after.epoch, after.assignment_epoch)
+        assert (3, -1) == steady == again
         assert stored == (written_head(after, 0), all_parts(after))
 
 

@@ -22,7 +22,7 @@ async def test_group_is_described_with_its_members(broker: Broker) -> None:
     await member.join("t", regex="u.*", rack_id="r", server_assignor="range")
     (group,) = await describe(broker, "g")
 
-    assert (ErrorCode.NONE, "Stable", 1, 1, "range") == (
+    assert (ErrorCode.NONE, "Stable", 2, 2, "range") == (
         group.error_code,
         group.group_state,
         group.group_epoch,
@@ -30,7 +30,7 @@ async def test_group_is_described_with_its_members(broker: Broker) -> None:
         group.assignor_name,
     )
     (described,) = group.members
-    assert (member.member_id, "i", "r", 1, ["t"], "u.*", 1) == (
+    assert (member.member_id, "i", "r", 2, ["t"], "u.*", 1) == (
         described.member_id,
         described.instance_id,
         described.rack_id,

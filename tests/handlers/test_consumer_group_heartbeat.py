@@ -20,14 +20,14 @@ async def test_first_response_has_the_whole_assignment(broker: Broker, version: 
     member = ConsumerMember(broker)
     response = await member.join("t", version=version)
 
-    assert (ErrorCode.NONE, 1, 5000) == (
+    assert (ErrorCode.NONE, 2, 5000) == (
         response.error_code,
         response.member_epoch,
         response.heartbeat_interval_ms,
     )
     assert {topic.topic_id: [0, 1, 2]} == member.owned
     steady = await member.send()
-    assert (1, None) == (steady.member_epoch, steady.assignment)
+    assert (2, None) == (steady.member_epoch, steady.assignment)
 
 
 async def test_broker_makes_the_id_of_a_member_in_v0(broker: Broker) -> None:
@@ -55,7 +55,7 @@ async def test_second_member_gets_partitions_once_the_first_has_revoked_them(
     assert 2 == len(kept)
     assert sorted(one.owned[topic.topic_id] + two.owned[topic.topic_id]) == [0, 1, 2, 3]
     assert kept == one.owned[topic.topic_id]
-    assert one.epoch == two.epoch == 2
+    assert one.epoch == two.epoch == 3
 
 
 async def test_member_that_leaves_frees_its_partitions(broker: Broker, autojump_clock: MockClock) -> None:
@@ -147,10 +147,10 @@ async def test_static_member_returns_to_its_partitions(broker: Broker) -> None:
     taken = await second.join("t")
     await first.send(member_epoch=-2, instance_id="i")
     returned = await second.join("t")
-    fenced = await first.send(member_epoch=1, instance_id="i")
+    fenced = await first.send(member_epoch=2, instance_id="i")
 
     assert ErrorCode.UNRELEASED_INSTANCE_ID == taken.error_code
-    assert (ErrorCode.NONE, 1) == (returned.error_code, returned.member_epoch)
+    assert (ErrorCode.NONE, 2) == (returned.error_code, returned.member_epoch)
     assert {topic.topic_id: [0, 1]} == second.owned
     assert ErrorCode.FENCED_INSTANCE_ID == fenced.error_code
 
