@@ -155,8 +155,10 @@ async def test_static_member_returns_to_its_partitions(broker: Broker) -> None:
     assert ErrorCode.FENCED_INSTANCE_ID == fenced.error_code
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_session_that_ends_removes_the_member(broker: Broker, nursery: trio.Nursery) -> None:
+async def test_session_that_ends_removes_the_member(
+    broker: Broker, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    assert autojump_clock.autojump_threshold == 0
     nursery.start_soon(broker.groups.run)
     await create(broker)
     member = ConsumerMember(broker)
