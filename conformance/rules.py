@@ -71,6 +71,11 @@ _IDS = (
     ("JoinGroup", "members.member_id"),
     ("LeaveGroup", "members.member_id"),
     ("DescribeGroups", "groups.members.member_id"),
+    ("ConsumerGroupHeartbeat", "assignment.topic_partitions.topic_id"),
+    ("ConsumerGroupDescribe", "groups.members.assignment.topic_partitions.topic_id"),
+    ("ConsumerGroupDescribe", "groups.members.target_assignment.topic_partitions.topic_id"),
+    ("OffsetCommit", "topics.topic_id"),
+    ("OffsetFetch", "groups.topics.topic_id"),
 )
 _TEXTS = (
     ("Produce", "responses.partition_responses.error_message"),
@@ -78,6 +83,8 @@ _TEXTS = (
     ("FindCoordinator", "error_message"),
     ("FindCoordinator", "coordinators.error_message"),
     ("DescribeGroups", "groups.error_message"),
+    ("ConsumerGroupHeartbeat", "error_message"),
+    ("ConsumerGroupDescribe", "groups.error_message"),
     ("CreateTopics", "topics.error_message"),
     ("DeleteTopics", "responses.error_message"),
     ("DeleteGroups", "results.error_message"),

@@ -28,6 +28,8 @@ from korvet.protocol.errors import ErrorCode, ProtocolError
 from korvet.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from korvet.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from korvet.protocol.messages.offset_commit import OffsetCommitRequest
+from korvet.protocol.messages.offset_fetch import OffsetFetchRequest
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import RecordBatch
 from korvet.protocol.requests import decode_response, encode_request
@@ -38,6 +40,7 @@ SETTLE_LIMIT_S = 30.0
 RETRY_S = 0.02  # between two checks of something that a broker does asynchronously
 SIZE = struct.Struct(">i")
 PRODUCE = 0
+OFFSETS_BY_ID = 10  # the first version of OffsetCommit and OffsetFetch that has ids of topics
 
 
 @frozen
@@ -193,9 +196,20 @@ class Talk:
         spoken = self.send(request, version, on=client)
         return self.receive(request, spoken, label, on=client, limit_s=limit_s)
 
+    def _set_topic_ids(self, request: OffsetCommitRequest | OffsetFetchRequest) -> None:
+        """Set the ids of the topics that a request names. Those of unknown topics stay zero."""
+        if isinstance(request, OffsetCommitRequest):
+            topics: list[Any] = [*request.topics]
+        else:
+            topics = [topic for group in request.groups for topic in group.topics or ()]
+        for topic in topics:
+            topic.topic_id = self.topic_ids.get(topic.name, topic.topic_id)
+
     def send(self, request: object, version: int | None = None, *, on: Connection | None = None) -> int:
         """Send a request, to be received later. Return its version, by default the newest."""
         spoken = newest(type(request)) if version is None else version
+        if isinstance(request, OffsetCommitRequest | OffsetFetchRequest) and spoken >= OFFSETS_BY_ID:
+            self._set_topic_ids(request)
         (on or self._connections[0]).send(request, spoken)
         return spoken
 

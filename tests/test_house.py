@@ -51,7 +51,8 @@ def test_readme_lists_the_served_apis() -> None:
 
 
 @pytest.mark.parametrize(
-    "key, words", [(24, "Transactions"), (68, "new protocol"), (76, "share groups"), (71, "telemetry")]
+    "key, words",
+    [(24, "Transactions"), (68, "consumer groups of KIP-848"), (76, "share groups"), (71, "telemetry")],
 )
 def test_readme_names_as_not_implemented_what_has_no_api(key: int, words: str) -> None:
     section = (

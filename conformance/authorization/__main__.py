@@ -10,12 +10,13 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from conformance.answers import Fields, Reader
 from conformance.apache_kafka import ApacheKafka, KafkaUnavailable
 from conformance.authorization import table
 from conformance.authorization.cases import CASES
-from conformance.authorization.rows import groups_of, prepared, topics_of
+from conformance.authorization.rows import groups_of, prepared, topics_of, version_of
 from conformance.comparison import differing
 from conformance.peers import KAFKA, Peer
 from conformance.secured_kafka import jaas
@@ -176,7 +177,11 @@ def prepare(talk: Talk) -> None:
         lambda: not any(each.error_code for each in talk.tell(asked).coordinators), "find the coordinator"
     )
     for request in commits:
-        talk.wait_until(lambda request=request: _is_committed(talk.tell(request)), "commit")  # type: ignore[misc]
+        talk.wait_until(partial(_commits, talk, request), "commit")
+
+
+def _commits(talk: Talk, request: object) -> bool:
+    return _is_committed(talk.tell(request, version_of(request)))
 
 
 def _is_committed(answer: object) -> bool:

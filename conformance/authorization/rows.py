@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import frozen
 
-from conformance.talk import Talk
+from conformance.talk import Talk, newest
 from korvet.handlers import APIS
 from korvet.protocol.messages import alter_configs, incremental_alter_configs
 from korvet.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -30,6 +30,8 @@ from korvet.protocol.messages.alter_user_scram_credentials import (
     ScramCredentialDeletion,
 )
 from korvet.protocol.messages.api_versions import ApiVersionsRequest
+from korvet.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from korvet.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from korvet.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from korvet.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from korvet.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -162,11 +164,17 @@ def groups_of(talk: Talk) -> list[str]:
 
 
 def prepared(talk: Talk) -> Iterator[object]:
-    """Yield the requests, each in its newest version, that create a case's topics and groups."""
+    """Yield the requests, each in its `version_of`, that create a case's topics and groups."""
     topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in topics_of(talk)]
     yield CreateTopicsRequest(topics=topics)
     for group_id in groups_of(talk):
         yield commit(talk, group_id, TOPICS[:1])
+
+
+def version_of(request: object) -> int:
+    """Return the version in which a request of `prepared` is sent."""
+    # OffsetCommit has ids of topics instead of names from v10 on.
+    return 9 if isinstance(request, OffsetCommitRequest) else newest(type(request))
 
 
 def versions_of(build: Build) -> tuple[int, ...]:
@@ -471,7 +479,7 @@ def commit(talk: Talk, group_id: str, shorts: Sequence[str]) -> OffsetCommitRequ
     return OffsetCommitRequest(group_id=group_id, topics=topics)
 
 
-@row(OffsetCommitRequest)
+@row(OffsetCommitRequest, 9)
 def offset_commit(talk: Talk, version: int) -> OffsetCommitRequest:
     return commit(talk, talk.name(GROUP), TOPICS)
 
@@ -554,6 +562,22 @@ def sync_group(talk: Talk, version: int) -> SyncGroupRequest:
 @row(SyncGroupRequest, 5)
 def sync_group_without_protocol(talk: Talk, version: int) -> SyncGroupRequest:
     return SyncGroupRequest(group_id=talk.name(GROUP), generation_id=1, member_id="stranger", assignments=[])
+
+
+@row(ConsumerGroupHeartbeatRequest)
+def consumer_group_heartbeat(talk: Talk, version: int) -> ConsumerGroupHeartbeatRequest:
+    return ConsumerGroupHeartbeatRequest(
+        group_id=talk.name(GROUP),
+        member_id="stranger",
+        member_epoch=1,
+        subscribed_topic_names=[talk.name(short) for short in TOPICS],
+    )
+
+
+@row(ConsumerGroupDescribeRequest)
+def consumer_group_describe(talk: Talk, version: int) -> ConsumerGroupDescribeRequest:
+    groups = [talk.name(GROUP), talk.name("missing")]
+    return ConsumerGroupDescribeRequest(group_ids=groups, include_authorized_operations=True)
 
 
 @row(DescribeGroupsRequest, 0, 3, 5, 6)

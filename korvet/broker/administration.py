@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from attrs import frozen
+
 from korvet.broker.alterations import (
     ResourceType,
     SettingChange,
@@ -20,6 +22,7 @@ from korvet.broker.alterations import (
 from korvet.broker.broker import Broker
 from korvet.broker.context import RequestContext
 from korvet.broker.dynamic_settings import CLUSTER, BrokerSettings, validate_combination
+from korvet.broker.group_settings import GroupSettings, validate_group_resource
 from korvet.concurrency.time_slices import TimeSlices
 from korvet.config import Config
 from korvet.protocol.errors import InvalidRequest, KafkaError, KafkaStorageError, detached
@@ -31,13 +34,13 @@ from korvet.storage.interface import DocumentConflict, Topic
 ATTEMPTS = 100
 
 # The types of resources in requests about settings, and the types that their permissions are on.
-BROKER_LOGGER, CLIENT_METRICS, GROUP = 8, 16, 32
+BROKER_LOGGER, CLIENT_METRICS = 8, 16
 PERMISSIONS_ON: Mapping[int, acls.ResourceType] = {
     ResourceType.TOPIC: acls.ResourceType.TOPIC,
     ResourceType.BROKER: acls.ResourceType.CLUSTER,
     BROKER_LOGGER: acls.ResourceType.CLUSTER,
     CLIENT_METRICS: acls.ResourceType.CLUSTER,
-    GROUP: acls.ResourceType.GROUP,
+    ResourceType.GROUP: acls.ResourceType.GROUP,
 }
 
 Alter = Callable[[Topic], Topic]
@@ -45,7 +48,18 @@ Alter = Callable[[Topic], Topic]
 AlterSettings = Callable[[Topic, Sequence[SettingChange], Config], Topic]
 # Returns a broker's altered dynamic settings.
 AlterBrokerSettings = Callable[[Mapping[str, str], Sequence[SettingChange]], Mapping[str, str]]
+# Returns a group's altered settings.
+AlterGroupSettings = Callable[[Mapping[str, str], Sequence[SettingChange], Config], Mapping[str, str]]
 Resource = tuple[int, str]  # its type and name
+
+
+@frozen
+class Alterations:
+    """How an API alters the settings of each type of resource."""
+
+    topic: AlterSettings
+    broker: AlterBrokerSettings
+    group: AlterGroupSettings
 
 
 def authorize_settings(
@@ -87,8 +101,7 @@ async def alter_settings(
     broker: Broker,
     context: RequestContext,
     wanted: Sequence[tuple[Resource, Sequence[SettingChange]]],
-    alter: AlterSettings,
-    alter_broker: AlterBrokerSettings,
+    alter: Alterations,
     *,
     validate_only: bool,
 ) -> list[KafkaError | None]:
@@ -101,7 +114,7 @@ async def alter_settings(
         try:
             if times[resource] > 1:
                 raise InvalidRequest("Each resource must appear at most once.")
-            await _alter(broker, context, resource, changes, alter, alter_broker, validate_only=validate_only)
+            await _alter(broker, context, resource, changes, alter, validate_only=validate_only)
         except KafkaError as error:
             outcomes.append(detached(error))
         else:
@@ -114,8 +127,7 @@ async def _alter(
     context: RequestContext,
     resource: Resource,
     changes: Sequence[SettingChange],
-    alter: AlterSettings,
-    alter_broker: AlterBrokerSettings,
+    alter: Alterations,
     *,
     validate_only: bool,
 ) -> None:
@@ -128,16 +140,43 @@ async def _alter(
         await alter_topic(
             broker,
             name,
-            lambda topic: alter(topic, changes, broker.config),
+            lambda topic: alter.topic(topic, changes, broker.config),
             validate_only=validate_only,
         )
     elif kind == ResourceType.BROKER:
         validate_broker_id(name, broker.config)
         await _alter_broker(
-            broker, name, lambda before: alter_broker(before, changes), validate_only=validate_only
+            broker, name, lambda before: alter.broker(before, changes), validate_only=validate_only
+        )
+    elif kind == ResourceType.GROUP:
+        validate_group_resource(name)
+        await _alter_group(
+            broker,
+            name,
+            lambda before: alter.group(before, changes, broker.config),
+            validate_only=validate_only,
         )
     else:
         raise InvalidRequest(f"Unknown resource type {kind}")
+
+
+async def _alter_group(
+    broker: Broker,
+    group_id: str,
+    alter: Callable[[Mapping[str, str]], Mapping[str, str]],
+    *,
+    validate_only: bool,
+) -> None:
+    """Alter the settings of a group, which need not exist."""
+
+    def altered(before: GroupSettings) -> GroupSettings:
+        after = {**before, group_id: alter(before.get(group_id, {}))}
+        return {each: values for each, values in after.items() if values}
+
+    if validate_only:
+        altered(await broker.group_settings.refresh())
+    else:
+        await broker.group_settings.alter(altered)
 
 
 async def _alter_broker(

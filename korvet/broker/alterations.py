@@ -29,6 +29,7 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    GROUP = 32
 
 
 class SettingOperation(IntEnum):

@@ -24,6 +24,7 @@ from korvet.broker.context import RequestContext
 from korvet.broker.counters import Counters
 from korvet.broker.dynamic_settings import CLUSTER, BrokerSettings, BrokerSettingsStore
 from korvet.broker.fetch_sessions import PARTITIONS_AT_MOST, FetchSessions
+from korvet.broker.group_settings import GroupSettings, GroupSettingsStore
 from korvet.broker.limits import AnswerBudget, share_of
 from korvet.broker.producer_ids import ProducerIds
 from korvet.broker.quotas import ClientQuotas
@@ -112,6 +113,7 @@ class Broker:
     quotas: ClientQuotas = field(repr=False)
     dynamic: BrokerSettingsStore = field(init=False, repr=False)
     fetch_sessions: FetchSessions = field(init=False, repr=False)
+    group_settings: GroupSettingsStore = field(init=False, repr=False)
     # Called with the configuration whenever its dynamic values have changed.
     reconfigured: list[Callable[[Config], None]] = field(factory=list, repr=False)
     _rules: dict[str, tuple[Topic, TopicRules]] = field(factory=dict, repr=False)
@@ -127,6 +129,10 @@ class Broker:
         self.fetch_sessions = FetchSessions(
             share_of(slots, processes), share_of(PARTITIONS_AT_MOST, processes)
         )
+        self.group_settings = GroupSettingsStore(self._storage, self._use_group_settings)
+
+    def _use_group_settings(self, values: GroupSettings) -> None:
+        self.groups.settings = values
 
     def _reconfigure(self, values: BrokerSettings) -> None:
         """Apply the dynamic settings of this broker. Keep the previous ones if they contradict the others."""
@@ -507,6 +513,7 @@ async def open_broker(
         quotas=quotas,
     )
     await broker.dynamic.refresh_or_report()
+    await broker.group_settings.refresh_or_report()
     return broker
 
 

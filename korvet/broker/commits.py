@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
+from uuid import UUID
 
 from attrs import Factory, define
 
@@ -35,6 +36,11 @@ class CommittedTopic(Protocol):
     def partitions(self) -> Sequence[CommittedPartition]: ...
 
 
+def placeholder(topic_id: UUID) -> str:
+    """Return a name for a topic with an unknown id. No topic can have it."""
+    return f"#{topic_id}"
+
+
 @define
 class Commits:
     """The offsets that can be committed, and the outcomes that are decided without the group."""
@@ -52,12 +58,22 @@ class Commits:
         return [*self.offsets, *too_large]
 
 
-async def sort_commits(broker: Broker, context: RequestContext, topics: Sequence[CommittedTopic]) -> Commits:
-    """Sort the partitions of a request into offsets to commit, and errors."""
+async def sort_commits(
+    broker: Broker,
+    context: RequestContext,
+    topics: Sequence[CommittedTopic],
+    topic_ids: Sequence[UUID] | None = None,
+) -> Commits:
+    """Sort the partitions of a request into offsets to commit, and errors.
+
+    If the request has ids of topics instead of names, set the names, which key the result. A topic that is unknown or
+    denied gets a name that no topic can have.
+    """
     commits = Commits()
     time_slices = TimeSlices()
-    for topic in topics:
-        await _sort(broker, context, topic, commits, time_slices)
+    for number, topic in enumerate(topics):
+        topic_id = None if topic_ids is None else topic_ids[number]
+        await _sort(broker, context, topic, topic_id, commits, time_slices)
     return commits
 
 
@@ -65,13 +81,19 @@ async def _sort(
     broker: Broker,
     context: RequestContext,
     data: CommittedTopic,
+    topic_id: UUID | None,
     commits: Commits,
     time_slices: TimeSlices,
 ) -> None:
     await time_slices.next()
     topic: Topic | KafkaError
     try:
-        topic = await broker.topic(context, data.name, Operation.READ)
+        if topic_id is None:
+            topic = await broker.topic(context, data.name, Operation.READ)
+        else:
+            data.name = placeholder(topic_id)
+            topic = await broker.topic_by_id(context, topic_id, Operation.READ)
+            data.name = topic.name
     except KafkaError as error:
         topic = coordinator_error(error)
     for partition in data.partitions:

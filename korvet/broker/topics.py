@@ -77,13 +77,14 @@ def colliding(name: str, existing: Collection[str]) -> str | None:
 
 
 class ConfigSource(IntEnum):
-    """The source of a topic setting's value, with the protocol's numbers."""
+    """The source of a setting's value, with the protocol's numbers."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
     DYNAMIC_DEFAULT_BROKER = 3
     BROKER = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 @frozen

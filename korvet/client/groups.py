@@ -16,7 +16,8 @@ from attrs import define, field, frozen
 from korvet.client.client import Client
 from korvet.client.cluster import raise_for
 from korvet.client.model import TopicPartition
-from korvet.protocol.errors import GroupIdNotFound, KafkaError
+from korvet.protocol.errors import GroupIdNotFound, KafkaError, UnsupportedVersion
+from korvet.protocol.messages import consumer_group_describe
 from korvet.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from korvet.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -96,7 +97,56 @@ async def list_groups(
 
 
 async def describe_group(client: Client, group_id: str) -> Group:
-    """Return one group. Raises GroupIdNotFound, also if the broker describes a missing group as Dead."""
+    """Return one group of either type. Raises GroupIdNotFound."""
+    try:
+        return await _describe_classic(client, group_id)
+    except GroupIdNotFound as error:
+        try:
+            return await _describe_consumer(client, group_id)
+        except (GroupIdNotFound, UnsupportedVersion):
+            raise error from None
+
+
+async def _describe_consumer(client: Client, group_id: str) -> Group:
+    """Return a group whose broker assigns partitions. Raises GroupIdNotFound, UnsupportedVersion."""
+
+    async def ask() -> consumer_group_describe.DescribedGroup:
+        request = consumer_group_describe.ConsumerGroupDescribeRequest(
+            group_ids=[group_id], include_authorized_operations=False
+        )
+        response = consumer_group_describe.ConsumerGroupDescribeResponse
+        (described,) = (await client.request(request, response, group_id=group_id)).groups
+        raise_for(described.error_code, f"group {group_id}", described.error_message)
+        return described
+
+    described = await client.retrying(ask)
+    return Group(
+        group_id,
+        described.group_state,
+        CONSUMER,
+        described.assignor_name,
+        str(await client.find_coordinator(group_id)),
+        tuple(
+            GroupMember(
+                each.member_id,
+                each.instance_id,
+                each.client_id,
+                each.client_host,
+                tuple(
+                    sorted(
+                        TopicPartition(topic.topic_name, number)
+                        for topic in each.assignment.topic_partitions
+                        for number in topic.partitions
+                    )
+                ),
+            )
+            for each in described.members
+        ),
+    )
+
+
+async def _describe_classic(client: Client, group_id: str) -> Group:
+    """Return a classic group. Raises GroupIdNotFound, also if the broker describes a missing group as Dead."""
 
     async def ask() -> DescribedGroup:
         answer = await client.request(

@@ -357,6 +357,55 @@ class Config:
         "maximum size of a member's metadata, names and ids included, and of its assignment",
         at_least=1,
     )
+    group_consumer_session_timeout_ms: int = _setting(
+        integer(at_least=1),
+        45_000,
+        "time without a heartbeat after which a group whose broker assigns partitions (KIP-848) removes a member",
+        unit="ms",
+    )
+    group_consumer_min_session_timeout_ms: int = _setting(
+        integer(at_least=1), 45_000, "minimum session timeout that such a group may have", unit="ms"
+    )
+    group_consumer_max_session_timeout_ms: int = _setting(
+        integer(at_least=1), 60_000, "maximum session timeout that such a group may have", unit="ms"
+    )
+    group_consumer_heartbeat_interval_ms: int = _setting(
+        integer(at_least=1), 5000, "time between two heartbeats of a member of such a group", unit="ms"
+    )
+    group_consumer_min_heartbeat_interval_ms: int = _setting(
+        integer(at_least=1), 5000, "minimum heartbeat interval that such a group may have", unit="ms"
+    )
+    group_consumer_max_heartbeat_interval_ms: int = _setting(
+        integer(at_least=1), 15_000, "maximum heartbeat interval that such a group may have", unit="ms"
+    )
+    group_consumer_assignment_interval_ms: int = _setting(
+        integer(at_least=0), 1000, "time between two assignments of such a group", unit="ms"
+    )
+    group_consumer_min_assignment_interval_ms: int = _setting(
+        integer(at_least=0), 0, "minimum assignment interval that such a group may have", unit="ms"
+    )
+    group_consumer_max_assignment_interval_ms: int = _setting(
+        integer(at_least=0), 15_000, "maximum assignment interval that such a group may have", unit="ms"
+    )
+    group_consumer_max_size: int = _setting(
+        integer(at_least=1), MAX_INT, "maximum number of members of such a group"
+    )
+    group_consumer_assignors: tuple[str, ...] = _setting(
+        list_of(one_of("uniform", "range")),
+        ("uniform", "range"),
+        "assignors that members of such a group may name; the first is used if they name none",
+    )
+    group_consumer_migration_policy: str = _setting(
+        one_of("bidirectional", "upgrade", "downgrade", "disabled"),
+        "bidirectional",
+        "conversions of groups with members between the classic protocol and that of KIP-848",
+    )
+    group_consumer_regex_refresh_interval_ms: int = _setting(
+        integer(at_least=10_000),
+        600_000,
+        "time after which the regular expressions of such a group are matched with the topics again",
+        unit="ms",
+    )
     offsets_retention_minutes: int = _setting(
         integer(at_least=1),
         7 * 24 * 60,
@@ -712,6 +761,7 @@ def _contradictions(config: Config) -> Iterator[str]:
             "$.group.min.session.timeout.ms: it is above group.max.session.timeout.ms; accepted: at most"
             f" {config.group_max_session_timeout_ms}"
         )
+    yield from _consumer_group_contradictions(config)
     if not config.max_connections_per_ip and not config.max_connections_per_ip_overrides:
         yield "$.max.connections.per.ip: 0 requires max.connections.per.ip.overrides; accepted: at least 1"
     if config.processes > 1 and config.storage.startswith("memory:"):
@@ -719,6 +769,23 @@ def _contradictions(config: Config) -> Iterator[str]:
             f"$.processes: {config.processes} processes cannot share the memory of one of them; accepted: 1, or shared"
             " storage: redis://…, rediss://…, unix://PATH, redis+sentinel://…, redis+cluster://…, embedded:PATH"
         )
+
+
+def _consumer_group_contradictions(config: Config) -> Iterator[str]:
+    for noun in ("session_timeout", "heartbeat_interval", "assignment_interval"):
+        least, value, most = (
+            getattr(config, f"group_consumer_{prefix}{noun}_ms") for prefix in ("min_", "", "max_")
+        )
+        if not least <= value <= most:
+            name = f"group.consumer.{dotted(noun)}.ms"
+            yield f"$.{name}: {value} is not between its minimum and its maximum; accepted: {least} to {most}"
+    if config.group_consumer_session_timeout_ms <= config.group_consumer_heartbeat_interval_ms:
+        yield (
+            "$.group.consumer.session.timeout.ms: it is not above group.consumer.heartbeat.interval.ms; accepted: above"
+            f" {config.group_consumer_heartbeat_interval_ms}"
+        )
+    if not config.group_consumer_assignors:
+        yield "$.group.consumer.assignors: the list is empty; accepted: uniform, range"
 
 
 def _security_contradictions(config: Config) -> Iterator[str]:

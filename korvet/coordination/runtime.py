@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from heapq import heappop, heappush
 from typing import Any, Generic, Protocol, TypeVar
@@ -36,6 +36,7 @@ from korvet.coordination.routing import Routing
 from korvet.protocol.errors import CoordinatorNotAvailable, ErrorCode, KafkaError, NotCoordinator
 from korvet.protocol.text import quoted
 from korvet.storage.interface import DocumentConflict, Storage
+from korvet.storage.parts import Parted
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +76,8 @@ class Machine(Protocol):
     def resume(self, now_ms: float) -> None:
         """Start the timeouts of a machine that was loaded."""
 
-    def written(self) -> bytes:
-        """Return the machine's document, which is about to be saved."""
+    def written(self) -> bytes | Parted:
+        """Return the machine's document, or its head and changed parts, which are about to be saved."""
 
     def give_up(self, error_code: ErrorCode) -> None:
         """Answer all waiting requests with the error, also those that `answers` has another answer for."""
@@ -87,7 +88,9 @@ M = TypeVar("M", bound=Machine)
 
 @frozen
 class Machines(Generic[M]):
-    """The machines of one kind of documents. `read` raises the KafkaError that answers requests for the key.
+    """The machines of one kind of documents.
+
+    `read` gets a document and its parts. It raises the KafkaError that answers requests for the key.
 
     `fatal` are the errors that end a client for good. A coordinator that was replaced must not answer them from memory,
     so the runtime looks before whether another broker has saved the machine.
@@ -95,7 +98,7 @@ class Machines(Generic[M]):
 
     kind: str
     new: Callable[[str], M]
-    read: Callable[[str, bytes], M]
+    read: Callable[[str, bytes, Mapping[str, bytes]], M]
     fatal: tuple[type[KafkaError], ...] = ()
 
 
@@ -330,11 +333,12 @@ class Runtime(Generic[M]):
 
     async def _load(self, held: Held[M]) -> None:
         kind, key = self.machines.kind, held.key
-        document = await self.storage.load(kind, key)
-        if document is not None:
-            held.machine = self.machines.read(key, document.value)
+        stored = await self.storage.load_parts(kind, key)
+        if stored is not None:
+            document, parts = stored
+            held.machine = self.machines.read(key, document.value, parts)
             held.version = document.version
-            await self._write(held, document.value)
+            await self._write(held, Parted(document.value, {}) if parts else document.value)
             held.epoch = await self.storage.fence(kind, key)
             held.machine.resume(current_ms())
         held.is_loaded = True
@@ -385,10 +389,15 @@ class Runtime(Generic[M]):
             await self._write(held, held.machine.written())
             held.saved = held.begun
 
-    async def _write(self, held: Held[M], document: bytes | None) -> None:
-        kind, key = self.machines.kind, held.key
+    async def _write(self, held: Held[M], document: bytes | Parted | None) -> None:
+        kind, key, version = self.machines.kind, held.key, held.version
         try:
-            held.version = await self.storage.save(kind, key, document, expected_version=held.version)
+            if isinstance(document, Parted):
+                head, changes = document.head, document.changes
+                version = await self.storage.save_parts(kind, key, head, changes, expected_version=version)
+            else:
+                version = await self.storage.save(kind, key, document, expected_version=version)
+            held.version = version
         except DocumentConflict:
             fields = {"_kind": kind, "_key": quoted(key), kind: key}
             logger.warning("%(_kind)s %(_key)s was saved by another broker; it is loaded again", fields)

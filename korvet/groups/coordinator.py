@@ -25,13 +25,28 @@ from attrs import define, field
 
 from korvet.cluster.membership import Membership
 from korvet.concurrency.tasks import in_parallel
+from korvet.concurrency.time_slices import run_in_slices
 from korvet.config import Config
 from korvet.coordination.routing import Processes, Routing, Verbs
 from korvet.coordination.runtime import Held, Machines, Parked, Runtime, Ticket, current_ms
 from korvet.groups.classic import ClassicGroup
-from korvet.groups.document import UnreadableDocument, read, written
-from korvet.groups.machine import GroupMachine, new_machine, read_machine
+from korvet.groups.commits import check_fetch
+from korvet.groups.consumer import ConsumerGroup
+from korvet.groups.consumer_members import Beat, ConsumerLimits, Heartbeat
+from korvet.groups.consumer_requests import Answer as ConsumerAnswer
+from korvet.groups.consumer_requests import (
+    CommitCheck,
+    KnownTopics,
+    Refreshes,
+    consumer_group,
+    is_steady,
+    limits_of,
+)
+from korvet.groups.document import UnreadableDocument, written
+from korvet.groups.machine import Group, GroupMachine, new_machine, read_group, read_machine
 from korvet.groups.members import GroupLimits, Join, Joined, Leave, State, Sync, Synced
+from korvet.groups.parts import all_parts, written_head
+from korvet.groups.subscriptions import Topics
 from korvet.protocol.errors import (
     CoordinatorNotAvailable,
     ErrorCode,
@@ -39,7 +54,9 @@ from korvet.protocol.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopic,
     IllegalGeneration,
+    InconsistentGroupProtocol,
     InvalidGroupId,
+    InvalidRegularExpression,
     InvalidRequest,
     InvalidSessionTimeout,
     KafkaError,
@@ -60,19 +77,27 @@ HeldGroup = Held[GroupMachine]
 Outcomes = dict[TopicPartition, KafkaError | None]
 
 
-def _packed(_: GroupCoordinator, group: ClassicGroup) -> tuple[str, bytes]:
-    return group.group_id, written(group, 0)
+Packed = tuple[str, bytes, Mapping[str, bytes]]
 
 
-def _unpacked(coordinator: GroupCoordinator, packed: tuple[str, bytes]) -> ClassicGroup:
-    return read(*packed, coordinator.limits)[0]
+def _packed(_: GroupCoordinator, group: Group) -> Packed:
+    if isinstance(group, ConsumerGroup):
+        parts = {name: part for name, part in all_parts(group).items() if part is not None}
+        return group.group_id, written_head(group, 0), parts
+    return group.group_id, written(group, 0), {}
 
 
-def _all_packed(coordinator: GroupCoordinator, groups: list[ClassicGroup]) -> list[tuple[str, bytes]]:
+def _unpacked(coordinator: GroupCoordinator, packed: Packed) -> Group:
+    group_id, document, parts = packed
+    limits = coordinator.consumer_limits(group_id)
+    return read_group(group_id, document, parts, coordinator.limits, limits)[0]
+
+
+def _all_packed(coordinator: GroupCoordinator, groups: list[Group]) -> list[Packed]:
     return [_packed(coordinator, group) for group in groups]
 
 
-def _all_unpacked(coordinator: GroupCoordinator, packed: list[tuple[str, bytes]]) -> list[ClassicGroup]:
+def _all_unpacked(coordinator: GroupCoordinator, packed: list[Packed]) -> list[Group]:
     return [_unpacked(coordinator, each) for each in packed]
 
 
@@ -90,6 +115,12 @@ class GroupCoordinator:
     processes: Processes | None = field(default=None, repr=False, kw_only=True)
     routing: Routing = field(init=False, repr=False)
     runtime: Runtime[GroupMachine] = field(init=False, repr=False)
+    settings: Mapping[str, Mapping[str, str]] = field(
+        factory=dict
+    )  # that clients have set, by group id and name
+    _known: KnownTopics = field(factory=KnownTopics, repr=False)
+    _refreshes: Refreshes = field(factory=Refreshes, repr=False)
+    _assigning: set[str] = field(factory=set)  # groups for which a target is computed in time slices
     _unreadable: set[str] = field(factory=set)  # groups whose unreadable document was logged
 
     verbs: ClassVar[Verbs] = VERBS
@@ -113,6 +144,14 @@ class GroupCoordinator:
         """The settings of groups."""
         return GroupLimits(self.config.group_initial_rebalance_delay_ms, self.config.group_max_size)
 
+    def consumer_limits(self, group_id: str) -> ConsumerLimits:
+        """Return the settings of a consumer group: its own, else the broker's."""
+        return limits_of(self.config, self.settings.get(group_id, {}))
+
+    async def _topics(self) -> Topics:
+        """Return the existing topics as groups see them."""
+        return self._known.see(await self.storage.topics())
+
     async def run(self) -> None:
         """Load all saved groups, again after each change of the membership, and handle their timeouts, forever."""
         await self.runtime.run()
@@ -120,9 +159,10 @@ class GroupCoordinator:
     def _new(self, group_id: str) -> GroupMachine:
         return new_machine(group_id, self.limits, self.clock)
 
-    def _read(self, group_id: str, document: bytes) -> GroupMachine:
+    def _read(self, group_id: str, document: bytes, parts: Mapping[str, bytes]) -> GroupMachine:
+        limits = self.consumer_limits(group_id)
         try:
-            return read_machine(group_id, document, self.limits, self.clock)
+            return read_machine(group_id, document, parts, self.limits, limits, self.clock)
         except UnreadableDocument as error:
             if group_id not in self._unreadable:
                 self._unreadable.add(group_id)
@@ -141,7 +181,10 @@ class GroupCoordinator:
         async with self.runtime.hold(group_id) as held:
             if join.member_id and not held.exists:
                 raise UnknownMemberId
-            held.machine.group.join(join, ticket, current_ms())
+            group = self._joined_group(held.machine)
+            group.join(join, ticket, current_ms())
+            if group is not held.machine.group and (group.members or group.has_newcomers):
+                held.machine.convert(group)
         answer = await ticket.wait(parked)
         if isinstance(answer, Joined):
             return answer
@@ -155,7 +198,7 @@ class GroupCoordinator:
             raise InvalidRequest("an assignment is larger than group.max.metadata.bytes")
         ticket = Ticket()
         async with self.runtime.hold(group_id) as held:
-            held.machine.group.sync(sync, ticket, current_ms())
+            held.machine.classic.sync(sync, ticket, current_ms())
         answer = await ticket.wait(parked)
         if isinstance(answer, Synced):
             return answer
@@ -169,21 +212,108 @@ class GroupCoordinator:
         _check_group_id(group_id)
         now_ms = current_ms()
         machine = self.runtime.at_rest(group_id, now_ms)
-        if machine is not None:
+        if machine is not None and isinstance(machine.group, ClassicGroup):
             # The fast path of the most frequent request: it only postpones a deadline, so there is nothing to save and
             # no answer to send.
             with suppress(FencedInstanceId):  # the runtime confirms it below
                 machine.group.heartbeat(member_id, group_instance_id, generation_id, now_ms)
                 return
         async with self.runtime.hold(group_id) as held:
-            held.machine.group.heartbeat(member_id, group_instance_id, generation_id, current_ms())
+            held.machine.classic.heartbeat(member_id, group_instance_id, generation_id, current_ms())
 
     @VERBS.add()
     async def leave(self, group_id: str, leaving: Sequence[Leave]) -> list[ErrorCode]:
         """Remove members. Return one error code for each."""
         _check_group_id(group_id)
         async with self.runtime.hold(group_id) as held:
-            return held.machine.group.leave(leaving, current_ms())
+            group = held.machine.group
+            if isinstance(group, ConsumerGroup):
+                return [ErrorCode.UNKNOWN_MEMBER_ID for _ in leaving]
+            return group.leave(leaving, current_ms())
+
+    def _joined_group(self, machine: GroupMachine) -> ClassicGroup:
+        group = machine.group
+        if isinstance(group, ClassicGroup):
+            return group
+        if group.members:
+            raise InconsistentGroupProtocol("the group's members use the consumer protocol")
+        # Stored commits are fenced by the generation, so that it must not fall.
+        return ClassicGroup(group.group_id, self.limits, generation_id=group.epoch)
+
+    # --- Members of consumer groups ---------------------------------------------------------------------
+
+    @VERBS.add()
+    async def consumer_heartbeat(
+        self,
+        group_id: str,
+        request: Heartbeat,
+        matching: frozenset[str] | None = None,
+        invalid: InvalidRegularExpression | None = None,
+    ) -> ConsumerAnswer:
+        """Handle ConsumerGroupHeartbeat. `matching` are the topics that match the request's expression.
+
+        `invalid` is raised instead if the expression does not compile, unless another error precedes it. Raises the
+        errors of `ConsumerGroup.check`, UnsupportedAssignor and GroupIdNotFound.
+        """
+        _check_group_id(group_id)
+        topics = await self._topics()
+        now_ms = current_ms()
+        machine = self.runtime.at_rest(group_id, now_ms)
+        limits = self.consumer_limits(group_id)
+        if machine is not None and isinstance(machine.group, ConsumerGroup):
+            group = machine.group
+            if is_steady(group, request, topics):
+                group.limits = limits
+                return self._answer(group, group.heartbeat(request, topics, now_ms), topics)
+        async with self.runtime.hold(group_id) as held:
+            group = consumer_group(held.machine, request, limits, exists=held.exists)
+            group.check(request)
+            if invalid is not None:
+                raise invalid
+            if request.expression and matching is not None:
+                group.resolve(request.expression, matching)
+            beat = group.heartbeat(request, topics, current_ms())
+            if group is not held.machine.group:
+                held.machine.convert(group)
+            answer = self._answer(group, beat, topics)
+        if group.must_assign(current_ms()):
+            await self._assign(group_id, group)
+        return answer
+
+    @VERBS.add()
+    async def resolve(self, group_id: str, resolved: Mapping[str, frozenset[str]]) -> None:
+        """Set the topics that match expressions of a consumer group."""
+        async with self.runtime.hold(group_id) as held:
+            if isinstance(group := held.machine.group, ConsumerGroup):
+                for expression in resolved.keys() & group.resolved.keys():
+                    group.resolve(expression, resolved[expression])
+
+    @VERBS.add()
+    async def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
+        """Raise StaleMemberEpoch or UnknownMemberId if a member of a consumer group may not fetch offsets."""
+        async with self.runtime.hold(group_id) as held:
+            if isinstance(group := held.machine.group, ConsumerGroup):
+                check_fetch(group, member_id, member_epoch)
+
+    def _answer(self, group: ConsumerGroup, beat: Beat, topics: Topics) -> ConsumerAnswer:
+        interval_ms = self.config.group_consumer_regex_refresh_interval_ms
+        stale = self._refreshes.stale(group, topics, current_ms(), interval_ms) if group.resolved else ()
+        return ConsumerAnswer(beat, group.limits.heartbeat_interval_ms, stale)
+
+    async def _assign(self, group_id: str, group: ConsumerGroup) -> None:
+        """Compute the target of a large group in time slices, until it is that of the group as it is."""
+        if group_id in self._assigning:
+            return
+        self._assigning.add(group_id)
+        try:
+            while group.must_assign(current_ms()):
+                target = await run_in_slices(group.assigning())
+                async with self.runtime.hold(group_id) as held:
+                    if held.machine.group is not group:
+                        return
+                    group.apply(target, current_ms())
+        finally:
+            self._assigning.discard(group_id)
 
     def _check_join(self, join: Join) -> None:
         shortest, longest = self.config.group_min_session_timeout_ms, self.config.group_max_session_timeout_ms
@@ -222,23 +352,26 @@ class GroupCoordinator:
         member_id: str = "",
         group_instance_id: str | None = None,
         generation_id: int = NO_GENERATION,
+        has_epoch: bool = True,
     ) -> Outcomes:
         """Commit offsets for a member, or for any client if the group has no members.
+
+        In a consumer group the generation is the member epoch, which clients of old versions do not have (`has_epoch`).
 
         Raises GroupIdNotFound if the request has a generation but the group does not exist, and the errors of
         `ClassicGroup.check_commit`.
         """
-        member = (member_id, group_instance_id, generation_id)
-        held = await self._permitted(group_id, member, ClassicGroup.check_commit)
+        check = CommitCheck(offsets, member_id, group_instance_id, generation_id, has_epoch=has_epoch)
+        held, refused = await self._permitted(group_id, check)
         with held.writing():
             outcomes = await self.storage.ack(
                 group_id,
-                offsets,
-                generation_id=max(generation_id, NO_GENERATION),
+                _without(offsets, refused),
+                generation_id=_fence(held, generation_id),
                 coordinator_epoch=held.epoch,
             )
         self._drop_if_replaced(held, outcomes)
-        return outcomes
+        return {**outcomes, **refused}
 
     @VERBS.add()
     async def stage(
@@ -257,21 +390,21 @@ class GroupCoordinator:
         exist, and the errors of `ClassicGroup.check_staging`.
         """
         _check_group_id(group_id)
-        member = (member_id, group_instance_id, generation_id)
+        check = CommitCheck(offsets, member_id, group_instance_id, generation_id, staging=True)
         try:
-            held = await self._permitted(group_id, member, ClassicGroup.check_staging)
+            held, refused = await self._permitted(group_id, check)
         except GroupIdNotFound:
             raise IllegalGeneration from None
         with held.writing():
             outcomes = await self.storage.stage(
                 group_id,
-                offsets,
+                _without(offsets, refused),
                 transaction,
-                generation_id=max(generation_id, NO_GENERATION),
+                generation_id=_fence(held, generation_id),
                 coordinator_epoch=held.epoch,
             )
         self._drop_if_replaced(held, outcomes)
-        return outcomes
+        return {**outcomes, **refused}
 
     def _drop_if_replaced(self, held: HeldGroup, outcomes: Outcomes) -> None:
         """Drop the group if the store has refused this broker as its coordinator."""
@@ -279,26 +412,31 @@ class GroupCoordinator:
             self.runtime.drop(held)
 
     async def _permitted(
-        self,
-        group_id: str,
-        member: tuple[str, str | None, int],
-        check: Callable[[ClassicGroup, str, str | None, int, float], None],
-    ) -> HeldGroup:
-        """Return the group if it is saved in the generation that permits the commit, until the next checkpoint."""
-        _, _, generation_id = member
+        self, group_id: str, check: CommitCheck
+    ) -> tuple[HeldGroup, dict[TopicPartition, KafkaError]]:
+        """Return the group if it is saved in the state that permits the commit, until the next checkpoint.
+
+        Return the errors of partitions for which a member of a consumer group may not commit, too.
+        """
+        topics: Topics | None = None
         while True:
             async with self.runtime.hold(group_id) as held:
                 group = held.machine.group
-                if not held.exists and generation_id > NO_GENERATION:
+                is_ready = topics is not None or isinstance(group, ClassicGroup)
+                if not held.exists and check.generation_id > NO_GENERATION:
                     raise GroupIdNotFound(f"Group {group_id} not found.")
-                check(group, *member, current_ms())
-                # A group with only committed offsets is saved, too: it is listed, deleted and expired like others.
-                group.is_unsaved |= not held.exists
-                permitting = group.generation_id
-            # A timeout that has passed, or another request, may have begun the next generation, whose save waits for
-            # commits in flight: this one must not be among them.
-            if group.generation_id == permitting and not held.is_alone:
-                return held
+                refused = check.errors(group, topics or {}, current_ms()) if is_ready else {}
+                if isinstance(group, ClassicGroup):
+                    # A group with only committed offsets is saved, too: it is listed, deleted and expired like others.
+                    group.is_unsaved |= not held.exists
+                permitting = check.state(group)
+            if not is_ready:  # only a consumer group needs the topics, to check partitions by their ids
+                topics = await self._topics()
+                continue
+            # A timeout that has passed, or another request, may have begun the next generation, or have released the
+            # member's partitions. The save of that waits for commits in flight: this one must not be among them.
+            if held.machine.group is group and check.state(group) == permitting and not held.is_alone:
+                return held, refused
 
     @VERBS.add()
     async def delete_offsets(self, group_id: str, tps: Collection[TopicPartition]) -> Outcomes:
@@ -310,9 +448,10 @@ class GroupCoordinator:
         async with self.runtime.hold_alone(group_id) as held:
             if not held.exists:
                 raise GroupIdNotFound(f"Group {group_id} not found.")
-            if held.machine.group.state is not State.EMPTY and not held.machine.group.is_consumer_group:
+            group = held.machine.group
+            if isinstance(group, ClassicGroup) and not held.machine.is_empty and not group.is_consumer_group:
                 raise NonEmptyGroup
-            read = {tp for tp in tps if held.machine.group.is_subscribed(tp.topic)}
+            read = {tp for tp in tps if group.is_subscribed(tp.topic)}
             await held.without_writes()
             if deleted := [tp for tp in tps if tp not in read]:
                 await self.storage.forget(group_id, deleted)
@@ -321,7 +460,7 @@ class GroupCoordinator:
     # --- Administration ---------------------------------------------------------------------------------
 
     @VERBS.add(pack=_packed, unpack=_unpacked)
-    async def group(self, group_id: str) -> ClassicGroup:
+    async def group(self, group_id: str) -> Group:
         """Return the group. Raises GroupIdNotFound.
 
         The caller must not keep it across a checkpoint: the next request changes it.
@@ -331,7 +470,7 @@ class GroupCoordinator:
                 raise GroupIdNotFound(f"Group {group_id} not found.")
             return held.machine.group
 
-    async def groups(self) -> list[ClassicGroup]:
+    async def groups(self) -> list[Group]:
         """Return all groups, sorted by id. Raises CoordinatorNotAvailable if a process does not answer.
 
         Groups with unreadable documents are logged and left out.
@@ -342,7 +481,7 @@ class GroupCoordinator:
         return sorted(groups, key=lambda group: group.group_id)
 
     @VERBS.add_of_process(pack=_all_packed, unpack=_all_unpacked)
-    async def own_groups(self) -> list[ClassicGroup]:
+    async def own_groups(self) -> list[Group]:
         """Return the groups that this process coordinates, sorted by id."""
         found = await in_parallel(self._group_or_none, await self.runtime.own_keys())
         return [group for group in found if group is not None]
@@ -353,11 +492,11 @@ class GroupCoordinator:
         async with self.runtime.hold_alone(group_id) as held:
             if not held.exists:
                 raise GroupIdNotFound(f"Group {group_id} not found.")
-            if held.machine.group.state is not State.EMPTY:
+            if not held.machine.is_empty:
                 raise NonEmptyGroup
             await self._delete(group_id, held)
 
-    async def _group_or_none(self, group_id: str) -> ClassicGroup | None:
+    async def _group_or_none(self, group_id: str) -> Group | None:
         try:
             return await self.group(group_id)
         except (GroupIdNotFound, CoordinatorNotAvailable, NotCoordinator):
@@ -369,7 +508,9 @@ class GroupCoordinator:
         await held.without_writes()
         await self.storage.forget(group_id)
         await self.runtime.delete(held)
-        held.machine.group.state = State.DEAD
+        self._refreshes.forget(group_id)
+        if isinstance(group := held.machine.group, ClassicGroup):
+            group.state = State.DEAD
 
     # --- Expiry -----------------------------------------------------------------------------------------
 
@@ -397,8 +538,7 @@ class GroupCoordinator:
                 for tp, committed in offsets.items()
                 if tp not in staged and self._is_expired(held, tp, committed)
             ]
-            group = held.machine.group
-            is_over = group.state is State.EMPTY and not group.has_newcomers and not staged
+            is_over = not held.machine.is_used and not staged
             if is_over and len(expired) == len(offsets):
                 reason = "its committed offsets have expired" if offsets else "no committed offsets"
                 fields = {"_group": quoted(group_id), "group": group_id, "reason": reason}
@@ -416,6 +556,8 @@ class GroupCoordinator:
     def _can_expire(self, held: HeldGroup) -> bool:
         """Return True if any of the group's offsets could have expired."""
         group = held.machine.group
+        if isinstance(group, ConsumerGroup):
+            return True
         if group.state is State.EMPTY:
             return group.protocol_type is None or self.clock() - held.machine.since_ms >= self._retention_ms
         return group.state is State.STABLE and group.subscribed_topics is not None
@@ -429,7 +571,7 @@ class GroupCoordinator:
         group = held.machine.group
         if group.is_subscribed(tp.topic):
             return False
-        if group.state is State.EMPTY and group.protocol_type is not None:
+        if isinstance(group, ClassicGroup) and group.state is State.EMPTY and group.protocol_type is not None:
             return True
         committed_ms = committed.commit_timestamp_ms
         return committed_ms >= 0 and self.clock() - committed_ms >= self._retention_ms
@@ -438,3 +580,16 @@ class GroupCoordinator:
 def _check_group_id(group_id: str) -> None:
     if not group_id:
         raise InvalidGroupId
+
+
+def _without(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata], refused: Mapping[TopicPartition, KafkaError]
+) -> Mapping[TopicPartition, OffsetAndMetadata]:
+    return {tp: offset for tp, offset in offsets.items() if tp not in refused} if refused else offsets
+
+
+def _fence(held: HeldGroup, generation_id: int) -> int:
+    """Return the generation by which the store fences a commit. A member epoch is none: the group checks it."""
+    return (
+        max(generation_id, NO_GENERATION) if isinstance(held.machine.group, ClassicGroup) else NO_GENERATION
+    )

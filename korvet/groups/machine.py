@@ -1,46 +1,80 @@
-"""A classic group as the runtime runs it: with its document, and the wall clock time at which it entered its state."""
+"""A group as the runtime runs it: with its document, and the wall clock time at which it entered its state.
+
+A group is of one type, classic or consumer. A group without members becomes one of the other type on the first request
+of a member that needs it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from attrs import define
 
+from korvet.groups import document, parts
 from korvet.groups.classic import ClassicGroup
+from korvet.groups.consumer import ConsumerGroup
+from korvet.groups.consumer_members import Changes, ConsumerLimits, ConsumerState
 from korvet.groups.document import read, written
-from korvet.groups.members import Answer, GroupLimits, State, Ticket
-from korvet.protocol.errors import ErrorCode
+from korvet.groups.members import GroupLimits, State
+from korvet.groups.parts import all_parts, changed_parts, is_consumer_head, read_parts, written_head
+from korvet.protocol.errors import ErrorCode, UnknownMemberId
+from korvet.storage.parts import Parted
+
+Group = ClassicGroup | ConsumerGroup
 
 
 @define(eq=False)
 class GroupMachine:
     """Implements `korvet.coordination.runtime.Machine`. `clock` returns milliseconds since 1970."""
 
-    group: ClassicGroup
+    group: Group
     clock: Callable[[], int]
     since_ms: int = 0
-    _saved_state: State | None = None
+    _saved_state: State | ConsumerState | None = None
     _saved_generation: int = 0
+    _is_converted: bool = False  # the stored document is of another type
 
     @property
-    def answers(self) -> list[tuple[Ticket, Answer]]:
+    def answers(self) -> list[tuple[object, Any]]:
         """See `Machine.answers`."""
         return self.group.answers
 
     @property
     def is_unsaved(self) -> bool:
         """See `Machine.is_unsaved`."""
-        return self.group.is_unsaved
+        return self._is_converted or self.group.is_unsaved
 
     @property
     def is_used(self) -> bool:
         """True if the group has members, or a client is about to join."""
-        return self.group.state is not State.EMPTY or self.group.has_newcomers
+        group = self.group
+        if isinstance(group, ConsumerGroup):
+            return bool(group.members)
+        return group.state is not State.EMPTY or group.has_newcomers
+
+    @property
+    def classic(self) -> ClassicGroup:
+        """The group for a request of a classic member. Raises UnknownMemberId for a consumer group."""
+        if isinstance(self.group, ConsumerGroup):
+            raise UnknownMemberId
+        return self.group
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the group has no members."""
+        return self.group.state in (State.EMPTY, ConsumerState.EMPTY)
 
     @property
     def ends_writes(self) -> bool:
-        """True if another generation is about to be saved. Members of the previous one may not commit any more."""
-        return self.group.generation_id != self._saved_generation
+        """True if members may not commit any more, or not for partitions that they have released.
+
+        Members of a classic group's previous generation may not commit in the next one.
+        """
+        group = self.group
+        if isinstance(group, ConsumerGroup):
+            return self._is_converted or bool(group.changes.released)
+        return self._is_converted or group.generation_id != self._saved_generation
 
     @property
     def wake_ms(self) -> float:
@@ -55,12 +89,23 @@ class GroupMachine:
         """See `Machine.resume`."""
         self.group.resume(now_ms)
 
-    def written(self) -> bytes:
+    def convert(self, group: Group) -> None:
+        """Use a group of the other type from now on."""
+        self.group, self._is_converted = group, not self._is_converted
+
+    def written(self) -> bytes | Parted:
         """Return the document. If state or generation have changed, the group has entered its state now."""
         group = self.group
-        if (group.state, group.generation_id) != (self._saved_state, self._saved_generation):
+        state = group.state
+        generation = group.epoch if isinstance(group, ConsumerGroup) else group.generation_id
+        if (state, generation) != (self._saved_state, self._saved_generation):
             self.since_ms = self.clock()
-        self._saved_state, self._saved_generation = group.state, group.generation_id
+        self._saved_state, self._saved_generation = state, generation
+        is_converted, self._is_converted = self._is_converted, False
+        if isinstance(group, ConsumerGroup):
+            changes = all_parts(group) if is_converted else changed_parts(group)
+            group.changes = Changes()
+            return Parted(written_head(group, self.since_ms), changes)
         group.is_unsaved = False
         return written(group, self.since_ms)
 
@@ -72,14 +117,38 @@ class GroupMachine:
         ]
 
 
+def type_of(group: Group) -> str:
+    """Return the type of a group, as ListGroups names it."""
+    return parts.TYPE if isinstance(group, ConsumerGroup) else document.TYPE
+
+
 def new_machine(group_id: str, limits: GroupLimits, clock: Callable[[], int]) -> GroupMachine:
     """Return the machine of a group that has no document."""
     return GroupMachine(ClassicGroup(group_id, limits), clock)
 
 
 def read_machine(
-    group_id: str, document: bytes, limits: GroupLimits, clock: Callable[[], int]
+    group_id: str,
+    head: bytes,
+    stored: Mapping[str, bytes],
+    limits: GroupLimits,
+    consumer_limits: ConsumerLimits,
+    clock: Callable[[], int],
 ) -> GroupMachine:
     """Return the machine of a group's document. Raises UnreadableDocument."""
-    group, since_ms = read(group_id, document, limits)
-    return GroupMachine(group, clock, since_ms, saved_state=group.state, saved_generation=group.generation_id)
+    group, since_ms = read_group(group_id, head, stored, limits, consumer_limits)
+    generation = group.epoch if isinstance(group, ConsumerGroup) else group.generation_id
+    return GroupMachine(group, clock, since_ms, saved_state=group.state, saved_generation=generation)
+
+
+def read_group(
+    group_id: str,
+    head: bytes,
+    stored: Mapping[str, bytes],
+    limits: GroupLimits,
+    consumer_limits: ConsumerLimits,
+) -> tuple[Group, int]:
+    """Return the group of a document, and its `since_ms`. Raises UnreadableDocument."""
+    if is_consumer_head(head):
+        return read_parts(group_id, head, stored, consumer_limits)
+    return read(group_id, head, limits)

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from korvet.broker.administration import Resource, alter_settings
+from korvet.broker.administration import Alterations, Resource, alter_settings
 from korvet.broker.alterations import SettingChange, with_settings_replaced
 from korvet.broker.broker import Broker
 from korvet.broker.context import RequestContext
 from korvet.broker.dynamic_settings import settings_replaced
+from korvet.broker.group_settings import group_settings_replaced
 from korvet.concurrency.time_slices import map_in_slices
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.alter_configs import (
@@ -27,19 +28,14 @@ from korvet.protocol.messages.alter_configs import (
     AlterConfigsResponse,
 )
 
+REPLACE = Alterations(with_settings_replaced, settings_replaced, group_settings_replaced)
+
 
 async def handle(
     broker: Broker, request: AlterConfigsRequest, context: RequestContext
 ) -> AlterConfigsResponse:
     wanted = await map_in_slices(_wanted, request.resources)
-    errors = await alter_settings(
-        broker,
-        context,
-        wanted,
-        with_settings_replaced,
-        settings_replaced,
-        validate_only=request.validate_only,
-    )
+    errors = await alter_settings(broker, context, wanted, REPLACE, validate_only=request.validate_only)
     outcomes = list(zip(request.resources, errors, strict=True))
     return AlterConfigsResponse(responses=await map_in_slices(_answer, outcomes))
 

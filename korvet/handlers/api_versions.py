@@ -10,9 +10,10 @@ has the ids of the cluster and the broker that the client intends to connect to 
 Errors: INVALID_REQUEST if the software's name or version is malformed, or if the request has only one of both ids.
 REBOOTSTRAP_REQUIRED if an id is not this broker's; as in Kafka, not before the client has authenticated.
 
-Features (KIP-584): `transaction.version` is finalized at 2 if the store serves transactions, so clients use the second
-generation of the protocol (KIP-890). As in Kafka, it is no supported feature before v4, since older clients refuse the
-minimum 0. On other stores the response has neither features nor the APIs of transactions.
+Features (KIP-584): `group.version` is finalized at 1, so clients may use groups whose broker assigns partitions
+(KIP-848). `transaction.version` is finalized at 2 if the store serves transactions, so clients use the second
+generation of the protocol (KIP-890). As in Kafka, they are no supported features before v4, since older clients refuse
+the minimum 0. On other stores the response has neither `transaction.version` nor the APIs of transactions.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ NO_NODE = -1  # the default of `node_id`
 NOT_SERVED = -1
 # All brokers finalize the same level, so its epoch never rises.
 FEATURES_EPOCH = 1
-TRANSACTION_VERSION = "transaction.version"
-NEWEST_TRANSACTION_VERSION = 2
+#: The features, in the order of Kafka's response, and their levels.
+GROUP_VERSION, TRANSACTION_VERSION = ("group.version", 1), ("transaction.version", 2)
 
 
 @frozen
@@ -77,25 +78,28 @@ def handler(served: Sequence[Served]) -> Handler:
 
 
 def _response(served: Sequence[Served], version: int, *, with_transactions: bool) -> ApiVersionsResponse:
-    if not with_transactions:
-        listed = [api for api in served if api.without_transactions != NOT_SERVED]
-        return ApiVersionsResponse(api_keys=[_described(api, api.without_transactions) for api in listed])
+    features = [GROUP_VERSION]
+    if with_transactions:
+        features.append(TRANSACTION_VERSION)
+        listed = [_described(api, api.max_version) for api in served]
+    else:
+        listed = [
+            _described(api, api.without_transactions)
+            for api in served
+            if api.without_transactions != NOT_SERVED
+        ]
     response = ApiVersionsResponse(
-        api_keys=[_described(api, api.max_version) for api in served],
+        api_keys=listed,
         finalized_features_epoch=FEATURES_EPOCH,
         finalized_features=[
-            FinalizedFeatureKey(
-                name=TRANSACTION_VERSION,
-                max_version_level=NEWEST_TRANSACTION_VERSION,
-                min_version_level=NEWEST_TRANSACTION_VERSION,
-            )
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in features
         ],
     )
     if version >= 4:
-        feature = SupportedFeatureKey(
-            name=TRANSACTION_VERSION, min_version=0, max_version=NEWEST_TRANSACTION_VERSION
-        )
-        response.supported_features = [feature]
+        response.supported_features = [
+            SupportedFeatureKey(name=name, min_version=0, max_version=level) for name, level in features
+        ]
     return response
 
 

@@ -4,7 +4,8 @@ Behaviour: the response has the settings of a topic, or of this broker, each wit
 broker's configuration, or the default. Null or no keys request all settings; unknown keys are left out, as in Kafka.
 Errors per resource: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION; INVALID_REQUEST for another broker's id, and
 for resource types without settings in korvet. An empty broker name stands for the dynamic settings of all brokers; the
-response has those that are set.
+response has those that are set. A group has settings whether it exists or not; those that it does not set are the
+broker's.
 
 A topic's settings are read-only if they are fixed at creation, a broker's if they are not dynamic. The response never
 contains the values of secrets, one of which is `storage`, as the URL may contain a password.
@@ -15,7 +16,7 @@ preceding ones were not set.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import dropwhile
 from typing import Any
 
@@ -26,6 +27,7 @@ from korvet.broker.administration import authorize_settings
 from korvet.broker.alterations import ResourceType, validate_broker_id
 from korvet.broker.broker import Broker
 from korvet.broker.context import RequestContext
+from korvet.broker.group_settings import GROUP_SETTINGS, GroupSetting
 from korvet.broker.topic_documentation import documentation_of
 from korvet.broker.topics import (
     SETTINGS,
@@ -107,6 +109,10 @@ async def _entries(
     if resource.resource_type == ResourceType.BROKER:
         validate_broker_id(name, broker.config)
         return describer.of_broker() if name else describer.of_cluster()
+    if resource.resource_type == ResourceType.GROUP:
+        if not name:
+            raise InvalidRequest("Group name must not be empty")
+        return describer.of_group(broker.group_settings.value.get(name, {}))
     raise InvalidRequest(f"Unsupported resource type: {resource.resource_type}")
 
 
@@ -172,6 +178,27 @@ class Describer:
         # Kafka includes a default only if the first name has one.
         defaults = list(_defaults(names))
         return set_ + (defaults if set_ else _from(names[0], defaults))
+
+    # --- Groups -----------------------------------------------------------------------------------------
+
+    def of_group(self, own: Mapping[str, str]) -> Entries:
+        """Return all settings of a group by name, sorted by name."""
+        return {name: self._group_entry(GROUP_SETTINGS[name], own) for name in sorted(GROUP_SETTINGS)}
+
+    def _group_entry(self, setting: GroupSetting, own: Mapping[str, str]) -> DescribeConfigsResourceResult:
+        synonyms = [*self._set((setting.broker_setting,)), *_defaults((setting.broker_setting,))]
+        if setting.name in own:
+            synonyms.insert(0, _synonym(setting.name, own[setting.name], ConfigSource.GROUP))
+        return DescribeConfigsResourceResult(
+            name=setting.name,
+            value=synonyms[0].value,
+            read_only=False,
+            config_source=synonyms[0].source,
+            is_sensitive=False,
+            synonyms=synonyms if self.includes_synonyms else [],
+            config_type=CONFIG_TYPES[setting.kind.type],
+            documentation=setting.help if self.includes_documentation else None,
+        )
 
     # --- The broker -------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """DescribeGroups: v0-6.
 
 Behaviour: the response has each group's state, protocol type, and members with their assignments. It has the protocol's
-name and the members' metadata only while the group is Stable, as in Kafka. A group that does not exist is Dead.
+name and the members' metadata only while the group is Stable, as in Kafka. A group that does not exist is Dead,
+and so is one whose broker assigns partitions: ConsumerGroupDescribe describes it.
 
 Versions: authorized operations, if requested, from v3; group instance ids from v4. A Dead group is GROUP_ID_NOT_FOUND
 from v6 (KIP-1043), and no error before.
@@ -45,6 +46,8 @@ async def handle(
 async def _describe(broker: Broker, context: RequestContext, group_id: str) -> DescribedGroup:
     try:
         group = await broker.groups.group(broker.group(context, group_id, Operation.DESCRIBE))
+        if not isinstance(group, ClassicGroup):
+            raise GroupIdNotFound(f"Group {group_id} is not a classic group.")
     except GroupIdNotFound as error:
         if context.version < 6:
             return _without_members(group_id, State.DEAD.value)

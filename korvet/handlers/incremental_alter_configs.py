@@ -1,7 +1,8 @@
 """IncrementalAlterConfigs: v0-1.
 
-Behaviour: a request sets or deletes single settings of a topic, and appends elements to lists or subtracts them,
-starting from the default if the list was not set. Each resource is altered separately, and completely or not at all.
+Behaviour: a request sets or deletes single settings of a topic, a broker or a group, and appends elements to lists or
+subtracts them, starting from the default if the list was not set. Each resource is altered separately, and completely
+or not at all.
 Appending an existing element, and subtracting or deleting a missing one, is no error. INVALID_CONFIG names every
 invalid setting and the accepted values, also for list operations on other settings. The three settings that are fixed
 at creation cannot change. `validate_only` returns the same response and alters nothing. INVALID_REQUEST as in
@@ -14,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from korvet.broker.administration import Resource, alter_settings
+from korvet.broker.administration import Alterations, Resource, alter_settings
 from korvet.broker.alterations import SettingChange, with_settings_changed
 from korvet.broker.broker import Broker
 from korvet.broker.context import RequestContext
 from korvet.broker.dynamic_settings import settings_changed
+from korvet.broker.group_settings import group_settings_changed
 from korvet.concurrency.time_slices import map_in_slices
 from korvet.protocol.errors import ErrorCode, KafkaError
 from korvet.protocol.messages.incremental_alter_configs import (
@@ -28,14 +30,14 @@ from korvet.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 
+CHANGE = Alterations(with_settings_changed, settings_changed, group_settings_changed)
+
 
 async def handle(
     broker: Broker, request: IncrementalAlterConfigsRequest, context: RequestContext
 ) -> IncrementalAlterConfigsResponse:
     wanted = await map_in_slices(_wanted, request.resources)
-    errors = await alter_settings(
-        broker, context, wanted, with_settings_changed, settings_changed, validate_only=request.validate_only
-    )
+    errors = await alter_settings(broker, context, wanted, CHANGE, validate_only=request.validate_only)
     outcomes = list(zip(request.resources, errors, strict=True))
     return IncrementalAlterConfigsResponse(responses=await map_in_slices(_answer, outcomes))
 

@@ -1,15 +1,15 @@
 """ListConfigResources: v0-1.
 
 Behaviour: the names of all resources of the types asked for; no types ask for every type. Topics and brokers have
-settings; the broker stands once as a broker and once for its loggers, as in Kafka. There are no settings for groups and
-client metrics. A type that Kafka has no settings for: UNSUPPORTED_VERSION.
+settings, and groups that clients have given some; the broker stands once as a broker and once for its loggers, as in
+Kafka. There are no settings for client metrics. A type that Kafka has no settings for: UNSUPPORTED_VERSION.
 
 Versions: v0 (ListClientMetricsResources, KIP-714) lists client metrics alone, so nothing. Types from v1 (KIP-1142).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 
 from korvet.broker.broker import Broker
@@ -46,13 +46,16 @@ async def handle(
         return ListConfigResourcesResponse(error_code=error.error_code, config_resources=[])
     nodes = [str(node.node_id) for node in broker.nodes(context)]
     wanted = request.resource_types or (list(Listed) if context.version >= 1 else [CLIENT_METRICS])
-    return ListConfigResourcesResponse(config_resources=[*_resources(wanted, nodes, topics)])
+    names: dict[int, Sequence[str]] = {
+        Listed.GROUP: sorted(broker.group_settings.value),
+        Listed.BROKER_LOGGER: nodes,
+        Listed.BROKER: nodes,
+        Listed.TOPIC: topics,
+    }
+    return ListConfigResourcesResponse(config_resources=[*_resources(wanted, names)])
 
 
-def _resources(
-    wanted: Sequence[int], nodes: Sequence[str], topics: Sequence[str]
-) -> Iterator[ConfigResource]:
-    names = {Listed.BROKER_LOGGER: nodes, Listed.BROKER: nodes, Listed.TOPIC: topics}
+def _resources(wanted: Sequence[int], names: Mapping[int, Sequence[str]]) -> Iterator[ConfigResource]:
     for kind in Listed:
         if kind in wanted:
             yield from (

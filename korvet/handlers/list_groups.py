@@ -3,15 +3,17 @@
 Behaviour: the response has all groups that this broker coordinates and the client is authorized to describe, including
 groups that have only committed offsets. COORDINATOR_NOT_AVAILABLE while the storage is unavailable.
 
-Versions: filters by state from v4 (KIP-518), by type from v5 (KIP-848); both ignore case. All groups are of type
-classic; filters for other types match none.
+Versions: filters by state from v4 (KIP-518), by type from v5 (KIP-848); both ignore case. Groups whose broker assigns
+partitions are of type consumer, the others classic.
 """
 
 from __future__ import annotations
 
 from korvet.broker.broker import Broker, coordinator_error
 from korvet.broker.context import RequestContext
-from korvet.groups.document import TYPE
+from korvet.groups.classic import ClassicGroup
+from korvet.groups.machine import type_of
+from korvet.groups.members import CONSUMER
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from korvet.security.acls import Operation, ResourceType
@@ -29,13 +31,13 @@ async def handle(broker: Broker, request: ListGroupsRequest, context: RequestCon
         groups=[
             ListedGroup(
                 group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
+                protocol_type=group.protocol_type or "" if isinstance(group, ClassicGroup) else CONSUMER,
                 group_state=group.state.value,
-                group_type=TYPE,
+                group_type=type_of(group),
             )
             for group in groups
             if (not states or group.state.value.lower() in states)
-            and (not types or TYPE in types)
+            and (not types or type_of(group) in types)
             and (sees_all or broker.may(context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id))
         ]
     )

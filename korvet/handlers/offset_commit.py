@@ -1,4 +1,4 @@
-"""OffsetCommit: v2-9.
+"""OffsetCommit: v2-10.
 
 Behaviour: store offsets that a member of a group commits in its current generation. If a group has no members, any
 client may commit without a generation (-1). A committed offset N means that N is the next offset to read. Its metadata
@@ -8,7 +8,9 @@ its assignments; UNKNOWN_TOPIC_OR_PARTITION; COORDINATOR_NOT_AVAILABLE, which cl
 unavailable.
 
 Versions: leader epochs from v6, static members from v7. For a member of a group that does not exist: GROUP_ID_NOT_FOUND
-from v9, ILLEGAL_GENERATION before.
+from v9, ILLEGAL_GENERATION before. v10 has ids of topics instead of names, UNKNOWN_TOPIC_ID if there is no such topic.
+Members of groups whose broker assigns partitions commit with their epochs from v9 (KIP-848): STALE_MEMBER_EPOCH, for
+single partitions if they were granted later; UNSUPPORTED_VERSION before.
 
 Declined: `retention_time_ms` (up to v4) is ignored. All offsets of a group expire together, as in Kafka since 2.1
 unless a client requests another retention time.
@@ -31,6 +33,9 @@ from korvet.protocol.messages.offset_commit import (
 from korvet.security.acls import Operation
 from korvet.storage.interface import TopicPartition
 
+# The first versions that have member epochs, and that name topics by their ids.
+EPOCH_SINCE, BY_ID_SINCE = 9, 10
+
 
 async def handle(
     broker: Broker, request: OffsetCommitRequest, context: RequestContext
@@ -42,7 +47,8 @@ async def handle(
         return OffsetCommitResponse(
             topics=await map_in_slices(lambda topic: _refused(topic, refused), request.topics)
         )
-    commits = await sort_commits(broker, context, request.topics)
+    ids = [topic.topic_id for topic in request.topics] if context.version >= BY_ID_SINCE else None
+    commits = await sort_commits(broker, context, request.topics, ids)
     outcomes = commits.outcomes
     if commits.asked:
         outcomes |= await _commit(broker, request, context, group_id, commits)
@@ -66,6 +72,7 @@ async def _commit(
             member_id=request.member_id,
             group_instance_id=request.group_instance_id,
             generation_id=request.generation_id_or_member_epoch,
+            has_epoch=context.version >= EPOCH_SINCE,
         )
     except GroupIdNotFound as error:
         return dict.fromkeys(commits.asked, error if context.version >= 9 else IllegalGeneration())
@@ -83,6 +90,7 @@ def _refused(data: OffsetCommitRequestTopic, error: KafkaError) -> OffsetCommitR
 def _answer(data: OffsetCommitRequestTopic, outcomes: Outcomes) -> OffsetCommitResponseTopic:
     return OffsetCommitResponseTopic(
         name=data.name,
+        topic_id=data.topic_id,
         partitions=[
             OffsetCommitResponsePartition(
                 partition_index=partition.partition_index,

@@ -17,6 +17,7 @@ import korvet
 from korvet.broker.broker import Broker
 from korvet.broker.limits import share_of
 from korvet.concurrency.histograms import observe
+from korvet.groups.consumer_members import ConsumerState
 from korvet.groups.members import State
 from korvet.metrics import names
 from korvet.metrics.definitions import METRICS
@@ -33,6 +34,10 @@ READY_LIMIT_S = 1.0
 # Limit of the time for each part of a scrape that reads from the store.
 PART_LIMIT_S = 3.0
 LOOP_INTERVAL_S = 0.1
+
+
+#: The states of groups of either type, except for that of a group that is gone.
+GROUP_STATES = tuple(dict.fromkeys(each.value for each in (*State, *ConsumerState) if each is not State.DEAD))
 
 
 @define(eq=False)
@@ -127,7 +132,7 @@ class Gatherer:
             : share_of(config.metrics_max_groups, config.processes) if config.metrics_max_groups else 0
         ]
         samples: Samples = {
-            names.GROUPS: {(state.value,): states[state.value] for state in State if state is not State.DEAD},
+            names.GROUPS: {(state,): states[state] for state in GROUP_STATES},
             names.GROUP_MEMBERS: {(group.group_id,): len(group.members) for group in named},
         }
         if config.metrics_group_lag:

@@ -539,6 +539,22 @@ class TransactionAbortable(KafkaError):
     error_code = ErrorCode.TRANSACTION_ABORTABLE
 
 
+class FencedMemberEpoch(KafkaError):
+    error_code = ErrorCode.FENCED_MEMBER_EPOCH
+
+
+class UnreleasedInstanceId(KafkaError):
+    error_code = ErrorCode.UNRELEASED_INSTANCE_ID
+
+
+class UnsupportedAssignor(KafkaError):
+    error_code = ErrorCode.UNSUPPORTED_ASSIGNOR
+
+
+class StaleMemberEpoch(KafkaError):
+    error_code = ErrorCode.STALE_MEMBER_EPOCH
+
+
 class InvalidRegularExpression(KafkaError):
     error_code = ErrorCode.INVALID_REGULAR_EXPRESSION
 

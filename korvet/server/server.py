@@ -163,6 +163,7 @@ class Server:
                     await accepting.start(supervise, "ACLs", authorization.acls.run)
                 await accepting.start(supervise, "quotas", self.broker.quotas.run)
                 await accepting.start(supervise, "settings", self.broker.dynamic.run)
+                await accepting.start(supervise, "settings of groups", self.broker.group_settings.run)
                 await accepting.start(supervise, "imports", APIS.load)
                 if self._authentication.jwks is not None:
                     await accepting.start(supervise, "keys of tokens", self._authentication.jwks.run)

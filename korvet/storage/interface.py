@@ -33,6 +33,7 @@ import trio
 from korvet.protocol.errors import ConcurrentTransactions, InvalidTxnState, KafkaError, UnsupportedVersion
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import FailedSequences
+from korvet.storage.parts import composed, decomposed, updated
 from korvet.storage.values import (
     AbortedTransaction,
     ActiveProducer,
@@ -502,8 +503,39 @@ class Documents(ABC):
     async def save(self, kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
         """Write (None: delete) if the stored version is `expected_version` (0: absent); return the new version.
 
-        Raise DocumentConflict otherwise, with the stored document. No second round trip reads it.
+        The value replaces parts, too. Raise DocumentConflict otherwise, with the stored document. No second round trip
+        reads it.
         """
+
+    async def load_parts(self, kind: str, key: str) -> tuple[Document, Mapping[str, bytes]] | None:
+        """Return the document of that kind and key, and its parts by name, or None.
+
+        A document that `save_parts` has saved is read by this method; it has no parts if `save` has saved it.
+        """
+        stored = await self.load(kind, key)
+        if stored is None:
+            return None
+        head, parts = decomposed(stored.value)
+        return Document(head, stored.version), parts
+
+    async def save_parts(
+        self, kind: str, key: str, value: bytes, parts: Mapping[str, bytes | None], *, expected_version: int
+    ) -> int:
+        """Write as `save` does, and in the same step the parts with these names (None: remove). The others stay.
+
+        A store that does not override this and `load_parts` saves the document as one value.
+        """
+        stored = await self.load_parts(kind, key)
+        current, present = stored or (None, {})
+        if expected_version != (0 if current is None else current.version):
+            raise DocumentConflict(current)
+        whole = composed(value, updated(present, parts))
+        try:
+            return await self.save(kind, key, whole, expected_version=expected_version)
+        except DocumentConflict as conflict:
+            if (found := conflict.current) is not None:
+                found = Document(decomposed(found.value)[0], found.version)
+            raise DocumentConflict(found) from None
 
     def incarnation(self, kind: str, key: str) -> str:  # noqa: ARG002  a store may be several servers
         """Return a name that changes whenever the document's store may have lost acknowledged writes.

@@ -140,12 +140,15 @@ class MemoryStorage(Storage):
     _budget: MemoryBudget = field(init=False)
     # Replaced, never changed, so that callers of `topics` can iterate over the result across checkpoints.
     _topics: dict[str, Topic] = field(factory=dict, init=False)
+    # The topics with the view of them that `topics` returns, the same as long as no topic changes.
+    _listed: tuple[dict[str, Topic], Mapping[str, Topic]] | None = field(default=None, init=False)
     _names: dict[UUID, str] = field(factory=dict, init=False)
     _created_ms: dict[UUID, int] = field(factory=dict, init=False)
     _logs: dict[TopicPartition, PartitionLog] = field(factory=dict, init=False)
     _watches: dict[TopicPartition, set[MemoryWatch]] = field(factory=dict, init=False)
     _groups: MemoryGroups = field(init=False)
     _documents: dict[tuple[str, str], Document] = field(factory=dict, init=False)
+    _parts: dict[tuple[str, str], dict[str, bytes]] = field(factory=dict, init=False)
     # By kind and key. Those of groups are in `_groups`.
     _epochs: dict[tuple[str, str], int] = field(factory=dict, init=False)
     _reclaimed_ms: int = field(default=-RECLAIM_INTERVAL_MS, init=False)
@@ -181,7 +184,9 @@ class MemoryStorage(Storage):
     # --- The catalogue ----------------------------------------------------------------------------------
 
     async def topics(self) -> Mapping[str, Topic]:
-        return MappingProxyType(self._topics)
+        if self._listed is None or self._listed[0] is not self._topics:
+            self._listed = (self._topics, MappingProxyType(self._topics))
+        return self._listed[1]
 
     async def topic(self, name: str) -> Topic | None:
         return self._topics.get(name)
@@ -461,16 +466,47 @@ class MemoryStorage(Storage):
         return self._documents.get((kind, key))
 
     async def save(self, kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
+        changes = dict.fromkeys(self._parts.get((kind, key), {}))
+        return self._save(kind, key, value, changes, expected_version)
+
+    async def load_parts(self, kind: str, key: str) -> tuple[Document, Mapping[str, bytes]] | None:
+        stored = await self.load(kind, key)
+        return None if stored is None else (stored, dict(self._parts.get((kind, key), {})))
+
+    async def save_parts(
+        self, kind: str, key: str, value: bytes, parts: Mapping[str, bytes | None], *, expected_version: int
+    ) -> int:
+        return self._save(kind, key, value, parts, expected_version)
+
+    def _save(
+        self,
+        kind: str,
+        key: str,
+        value: bytes | None,
+        changes: Mapping[str, bytes | None],
+        expected_version: int,
+    ) -> int:
         stored = self._documents.get((kind, key))
         version = 0 if stored is None else stored.version
         if version != expected_version:
             raise DocumentConflict(stored)
 
+        parts = self._parts.get((kind, key), {})
         if value is not None:
-            self._budget.take(DOCUMENT_COST + len(value))
+            added = sum(len(name) + len(part) for name, part in changes.items() if part is not None)
+            self._budget.take(DOCUMENT_COST + len(value) + added)
+        self._budget.give_back(sum(len(name) + len(parts[name]) for name in changes if name in parts))
         if stored is not None:
             self._budget.give_back(DOCUMENT_COST + len(stored.value))
             del self._documents[kind, key]
+        self._parts[kind, key] = parts
+        for name, part in changes.items():
+            if part is None:
+                parts.pop(name, None)
+            else:
+                parts[name] = part
+        if not parts:
+            del self._parts[kind, key]
         if value is None:
             self._epochs.pop((kind, key), None)
             return 0

@@ -65,6 +65,8 @@ class StorageProxy(Storage):
     load: ClassVar[Any] = forwarded("load")
     save: ClassVar[Any] = forwarded("save")
     save_in: ClassVar[Any] = forwarded("save_in")
+    load_parts: ClassVar[Any] = forwarded("load_parts")
+    save_parts: ClassVar[Any] = forwarded("save_parts")
     documents: ClassVar[Any] = forwarded("documents")
     announce: ClassVar[Any] = forwarded("announce")
     read_measurements: ClassVar[Any] = forwarded("read_measurements")

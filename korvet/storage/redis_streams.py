@@ -517,6 +517,14 @@ class RedisStreamsStorage(Storage):
     async def save(self, kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
         return await self._documents.save(kind, key, value, expected_version=expected_version)
 
+    async def load_parts(self, kind: str, key: str) -> tuple[Document, Mapping[str, bytes]] | None:
+        return await self._documents.load_parts(kind, key)
+
+    async def save_parts(
+        self, kind: str, key: str, value: bytes, parts: Mapping[str, bytes | None], *, expected_version: int
+    ) -> int:
+        return await self._documents.save(kind, key, value, parts=parts, expected_version=expected_version)
+
     def incarnation(self, kind: str, key: str) -> str:
         return "" if self._loses_nothing else self._documents.incarnation(kind, key)
 

@@ -64,6 +64,8 @@ def broker(request: pytest.FixtureRequest) -> Iterator[KorvetProcess]:
         "offset.mapping": storage.mapping,
         "group.initial.rebalance.delay.ms": "500",
         "group.min.session.timeout.ms": "1000",
+        "group.consumer.min.heartbeat.interval.ms": "300",
+        "group.consumer.heartbeat.interval.ms": "300",
         "log.cleaner.backoff.ms": "200",
     }
     try:

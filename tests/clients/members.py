@@ -102,6 +102,20 @@ class Member(ABC):
 class ConfluentMember(Member):
     id = "confluent-kafka"
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the group's protocol."""
+        return {
+            "session.timeout.ms": self.party.session_ms,
+            "heartbeat.interval.ms": 300,
+            "partition.assignment.strategy": "cooperative-sticky" if self.cooperative else "range",
+        }
+
+    @property
+    def is_incremental(self) -> bool:
+        """True if the broker assigns only the difference."""
+        return self.cooperative
+
     def consume(self) -> None:
         settings: dict[str, Any] = {
             "bootstrap.servers": self.party.bootstrap_servers,
@@ -109,9 +123,7 @@ class ConfluentMember(Member):
             "client.id": self.client_id,
             "auto.offset.reset": "earliest",
             "auto.commit.interval.ms": 200,
-            "session.timeout.ms": self.party.session_ms,
-            "heartbeat.interval.ms": 300,
-            "partition.assignment.strategy": "cooperative-sticky" if self.cooperative else "range",
+            **self.settings,
         }
         if self.instance is not None:
             settings["group.instance.id"] = self.instance
@@ -119,7 +131,7 @@ class ConfluentMember(Member):
         consumer.subscribe(
             [self.party.topic],
             on_assign=lambda _, tps: self.note_assigned(
-                (tp.partition for tp in tps), incremental=self.cooperative
+                (tp.partition for tp in tps), incremental=self.is_incremental
             ),
             on_revoke=lambda _, tps: self.note_revoked(tp.partition for tp in tps),
         )
@@ -132,6 +144,20 @@ class ConfluentMember(Member):
                 elif error.fatal() or not error.retriable():
                     raise KafkaException(error)
         consumer.close()
+
+
+class ConsumerProtocolMember(ConfluentMember):
+    """A member of a group whose broker assigns (KIP-848): assignments are incremental, and limits are the group's."""
+
+    id = "confluent-kafka-consumer-protocol"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"group.protocol": "consumer"}
+
+    @property
+    def is_incremental(self) -> bool:
+        return True
 
 
 class KafkaPythonMember(Member):
@@ -224,7 +250,9 @@ def frames_of(task: asyncio.Task[Any]) -> Iterator[str]:
 
 
 MEMBERS: tuple[type[Member], ...] = (ConfluentMember, KafkaPythonMember, AioKafkaMember)
-COOPERATIVE: tuple[type[Member], ...] = (ConfluentMember, KafkaPythonMember)
+COOPERATIVE: tuple[type[Member], ...] = (ConfluentMember, KafkaPythonMember, ConsumerProtocolMember)
+#: Members of every kind; those of the last one form groups of their own.
+KINDS: tuple[type[Member], ...] = (*MEMBERS, ConsumerProtocolMember)
 
 
 class Party:

@@ -15,17 +15,23 @@ from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
 from tests.clients.confluent import Confluent
 from tests.clients.interface import LIMIT_S, Record, eventually
-from tests.clients.members import COOPERATIVE, MEMBERS, AioKafkaMember, ConfluentMember, Member, Party
+from tests.clients.members import COOPERATIVE, KINDS, MEMBERS, AioKafkaMember, ConfluentMember, Member, Party
 from tests.processes import KorvetProcess
 
 PARTITIONS = 4
-SETTINGS = {"group.initial.rebalance.delay.ms": "500", "group.min.session.timeout.ms": "1000"}
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "500",
+    "group.min.session.timeout.ms": "1000",
+    "group.consumer.min.heartbeat.interval.ms": "300",
+    "group.consumer.heartbeat.interval.ms": "300",
+}
 
 # kafka-python does not close sockets that failed to connect; `collected` collects them before other tests.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
 )
 
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.id)
 every_member = pytest.mark.parametrize("kind", MEMBERS, ids=lambda kind: kind.id)
 
 
@@ -144,7 +150,7 @@ def test_cooperative_members_revoke_only_moved_partitions(party: Party, kind: ty
     assert not [event for event in second.events if event.startswith("revoked ")]
 
 
-@every_member
+@every_kind
 def test_restarted_static_member_causes_no_rebalance(party: Party, kind: type[Member]) -> None:
     first = party.add(kind, instance="first")
     second = party.add(kind, instance="second")
@@ -227,7 +233,7 @@ def killable_broker() -> Iterator[KorvetProcess]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@every_member
+@every_kind
 def test_killed_and_restarted_broker_causes_no_rebalance(
     killable_broker: KorvetProcess, topic: str, kind: type[Member]
 ) -> None:

@@ -82,7 +82,7 @@ class World:
     results: list[object] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
-        def read(_: str, document: bytes) -> Counter:
+        def read(_: str, document: bytes, _parts: object) -> Counter:
             return Counter(int(document))
 
         machines = Machines(KIND, lambda _: Counter(), read)

@@ -16,6 +16,7 @@ from trio.testing import MockClock
 from korvet.cluster.membership import Membership
 from korvet.cluster.registration import Registration
 from korvet.config import Config
+from korvet.groups.classic import ClassicGroup
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.groups.document import UnreadableDocument, read
 from korvet.groups.members import GroupLimits, Join, Joined, Leave, State, Sync, Synced
@@ -297,6 +298,7 @@ async def test_members_continue_their_generation_after_the_broker_was_killed(
         responses = [await a.heartbeat(), await b.heartbeat(), await a.commit(), await b.commit(T1)]
         group = await broker.group("g")
 
+        assert isinstance(group, ClassicGroup)
         assert ["ok", "ok", None, None] == responses
         assert (State.STABLE, 1) == (group.state, group.generation_id)
         assert before == [(await a.sync()).assignment, (await b.sync()).assignment]

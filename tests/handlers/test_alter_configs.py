@@ -176,7 +176,7 @@ async def test_duplicate_settings_are_refused(broker: Broker) -> None:
         (BROKER, "2", "Unexpected broker id, expected 1 or empty string, but received 2"),
         (BROKER, "x", "Broker id must be an integer"),
         (BROKER_LOGGER, "1", "Unknown resource type 8"),
-        (GROUP, "g", "Unknown resource type 32"),
+        (GROUP, "", "Default group resources are not allowed."),
         (0, "", "Unknown resource type 0"),
     ],
 )

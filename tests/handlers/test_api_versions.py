@@ -98,8 +98,10 @@ async def test_ids_are_not_compared_before_the_client_has_authenticated(broker: 
     assert (ErrorCode.NONE, ErrorCode.REBOOTSTRAP_REQUIRED) == (before.error_code, after.error_code)
 
 
-@pytest.mark.parametrize("version, supported", [(3, []), (4, [("transaction.version", 0, 2)])])
-async def test_transaction_version_is_finalized(
+@pytest.mark.parametrize(
+    "version, supported", [(3, []), (4, [("group.version", 0, 1), ("transaction.version", 0, 2)])]
+)
+async def test_versions_of_groups_and_transactions_are_finalized(
     broker: Broker, version: int, supported: list[tuple[str, int, int]]
 ) -> None:
     response = await versions(broker, version)
@@ -107,7 +109,7 @@ async def test_transaction_version_is_finalized(
     assert supported == [
         (each.name, each.min_version, each.max_version) for each in response.supported_features
     ]
-    assert [("transaction.version", 2, 2)] == [
+    assert [("group.version", 1, 1), ("transaction.version", 2, 2)] == [
         (each.name, each.min_version_level, each.max_version_level) for each in response.finalized_features
     ]
     assert 1 == response.finalized_features_epoch
@@ -116,14 +118,13 @@ async def test_transaction_version_is_finalized(
 # --- A store without transactions ----------------------------------------------------------------------------
 
 
-async def test_no_features_are_finalized_without_transactions(plain: Broker) -> None:
+async def test_only_groups_are_a_finalized_feature_without_transactions(plain: Broker) -> None:
     response = await versions(plain, 4)
 
-    assert ([], [], -1) == (
-        response.supported_features,
-        response.finalized_features,
-        response.finalized_features_epoch,
-    )
+    assert ["group.version"] == [each.name for each in response.supported_features]
+    assert [("group.version", 1, 1)] == [
+        (each.name, each.min_version_level, each.max_version_level) for each in response.finalized_features
+    ]
 
 
 async def test_apis_of_transactions_are_not_listed_without_transactions(plain: Broker) -> None:

@@ -229,7 +229,7 @@ async def test_topics_described_together_have_their_own_values(broker: Broker) -
         (BROKER, "one", ErrorCode.INVALID_REQUEST),
         (BROKER_LOGGER, "1", ErrorCode.INVALID_REQUEST),
         (CLIENT_METRICS, "m", ErrorCode.INVALID_REQUEST),
-        (GROUP, "g", ErrorCode.INVALID_REQUEST),
+        (GROUP, "", ErrorCode.INVALID_REQUEST),
         (0, "x", ErrorCode.INVALID_REQUEST),
         (-1, "x", ErrorCode.INVALID_REQUEST),
     ],

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from korvet.broker.broker import Broker
-from korvet.groups.classic import ClassicGroup
 from korvet.groups.coordinator import GroupCoordinator
+from korvet.groups.machine import Group
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.describe_groups import DescribeGroupsRequest
 from tests.groups.conversation import subscription
@@ -66,7 +66,7 @@ async def test_repeated_groups_are_described_each_time_from_one_computation(
     found: list[str] = []
     group = GroupCoordinator.group
 
-    async def counting(coordinator: GroupCoordinator, group_id: str) -> ClassicGroup:
+    async def counting(coordinator: GroupCoordinator, group_id: str) -> Group:
         found.append(group_id)
         return await group(coordinator, group_id)
 

@@ -100,7 +100,7 @@ async def test_drain_answers_waiting_joins(autojump_clock: MockClock) -> None:
 
 
 async def test_unreachable_storage_is_a_retriable_error(broker: Broker) -> None:
-    install(broker, Shim(broker._storage, load=away, documents=away))
+    install(broker, Shim(broker._storage, load_parts=away, documents=away))
 
     assert ErrorCode.COORDINATOR_NOT_AVAILABLE == (await join(broker)).error_code
     assert ErrorCode.COORDINATOR_NOT_AVAILABLE == (await leave(broker, "m")).error_code

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from uuid import UUID, uuid4
+
 import pytest
 
 from korvet.broker.broker import Broker
@@ -163,3 +165,44 @@ async def test_group_errors_take_precedence_over_partition_errors(broker: Broker
     errors = await commit(broker, {T0: (1, -1, "abcd"), T1: (1, -1, "")}, generation=1, member_id="m")
 
     assert [ErrorCode.GROUP_ID_NOT_FOUND] * 2 == errors
+
+
+async def test_topics_are_committed_by_id(broker: Broker) -> None:
+    topic, unknown = await create(broker), uuid4()
+    request = OffsetCommitRequest(
+        group_id="g",
+        topics=[
+            OffsetCommitRequestTopic(
+                topic_id=topic_id,
+                partitions=[
+                    OffsetCommitRequestPartition(
+                        partition_index=number, committed_offset=4, committed_metadata="m"
+                    )
+                    for number in (0, 1)
+                ],
+            )
+            for topic_id in (unknown, topic.topic_id, UUID(int=0))
+        ],
+    )
+    response = await ask(broker, 8, 10, request)
+
+    nowhere, none = ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert [
+        (unknown, [nowhere, nowhere]),
+        (topic.topic_id, [ErrorCode.NONE, none]),
+        (UUID(int=0), [nowhere, nowhere]),
+    ] == [(each.topic_id, [one.error_code for one in each.partitions]) for each in response.topics]
+    assert {T0: OffsetAndMetadata(4, -1, "m")} == await broker._storage.committed("g")
+
+
+async def test_ids_of_a_deleted_topic_commit_nothing_for_its_successor(broker: Broker) -> None:
+    old = await create(broker)
+    await broker.delete_topic(old)
+    await create(broker)
+    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=4, committed_metadata=None)
+    topics = [OffsetCommitRequestTopic(topic_id=old.topic_id, partitions=[partition])]
+
+    response = await ask(broker, 8, 10, OffsetCommitRequest(group_id="g", topics=topics))
+
+    assert ErrorCode.UNKNOWN_TOPIC_ID == response.topics[0].partitions[0].error_code
+    assert {} == await broker._storage.committed("g")

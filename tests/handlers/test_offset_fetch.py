@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from uuid import UUID, uuid4
+
 import pytest
 
 from korvet.broker.broker import Broker
@@ -146,3 +148,36 @@ async def test_unreachable_storage_is_an_error_of_the_group(committed: Broker) -
     assert (error, -1) == (partition.error_code, partition.committed_offset)
     assert (error, []) == (in_the_answer.error_code, in_the_answer.topics)
     assert [(error, [])] == [(group.error_code, group.topics) for group in in_the_group.groups]
+
+
+async def test_committed_offsets_are_fetched_by_id(committed: Broker) -> None:
+    topic, unknown = await committed.find_topic("t"), uuid4()
+    asked = [
+        OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=[1, 2])
+        for topic_id in (unknown, topic.topic_id, UUID(int=0))
+    ]
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=asked)])
+    (group,) = (await ask(committed, 9, 10, request)).groups
+
+    nowhere = [(-1, ErrorCode.UNKNOWN_TOPIC_ID)] * 2
+    assert ErrorCode.NONE == group.error_code
+    assert [
+        (unknown, nowhere),
+        (topic.topic_id, [(7, ErrorCode.NONE), (-1, ErrorCode.NONE)]),
+        (UUID(int=0), nowhere),
+    ] == [
+        (each.topic_id, [(one.committed_offset, one.error_code) for one in each.partitions])
+        for each in group.topics
+    ]
+
+
+async def test_all_committed_offsets_have_ids_of_topics_that_exist(committed: Broker) -> None:
+    topic = await committed.find_topic("t")
+    gone = TopicPartition("gone", 0)
+    await committed._storage.ack("g", {gone: OffsetAndMetadata(1)})
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
+    (group,) = (await ask(committed, 9, 10, request)).groups
+
+    assert [(topic.topic_id, [5, 7])] == [
+        (each.topic_id, [one.committed_offset for one in each.partitions]) for each in group.topics
+    ]

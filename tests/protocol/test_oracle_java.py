@@ -1,8 +1,9 @@
 """Compare our bytes with some that Apache Kafka's own code wrote.
 
 The Java classes (org.apache.kafka.common.message) of kafka-clients-4.3.1.jar wrote the expected bytes, those of 4.4.0
-wrote the bytes of ApiVersions v5 and DeleteGroups v3, from the same values. The messages are those with
-the most error-prone features: tags inside tags, nulls beside empty lists, ids, lengths of two bytes.
+wrote those of ApiVersions v5, DeleteGroups v3, OffsetCommit and OffsetFetch v10 and of the messages of consumer groups,
+from the same values. The messages are those with the most error-prone features: tags inside tags, nulls beside empty
+lists, ids, lengths of two bytes.
 
 With 4.3.1, every version of every message except Produce v0 to v2, which Kafka 4 dropped, was compared with Java in the
 same way, filled at random as in test_oracle.py; all 1,206 were equal. The specifications in kafka-clients-4.4.0.jar
@@ -19,10 +20,13 @@ import pytest
 from korvet.protocol.codec import decode
 from korvet.protocol.messages import (
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_topics,
     delete_groups,
     fetch,
     metadata,
+    offset_commit,
     offset_fetch,
     produce,
 )
@@ -233,13 +237,233 @@ GOLDEN: list[tuple[Any, int, str]] = [
         9,
         "0304616c6c00ffffffff000005736f6d6501000000000202740300000000ffffffff00000100",
     ),
+    (
+        consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+            group_id="g",
+            member_id="m",
+            member_epoch=7,
+            instance_id="i",
+            rack_id="r",
+            rebalance_timeout_ms=1000,
+            subscribed_topic_names=["t", "u"],
+            server_assignor="uniform",
+            topic_partitions=[
+                consumer_group_heartbeat.TopicPartitions(topic_id=TOPIC_ID, partitions=[0, -1])
+            ],
+        ),
+        0,
+        (
+            "0267026d0000000702690272000003e8030274027508756e69666f726d020a1b2c3d4e5f60718293a4b5c6d7e8f90300"
+            "000000ffffffff0000"
+        ),
+    ),
+    (
+        consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+            group_id="g",
+            member_id="m",
+            member_epoch=7,
+            instance_id="i",
+            rack_id="r",
+            rebalance_timeout_ms=1000,
+            subscribed_topic_names=["t", "u"],
+            subscribed_topic_regex="t.*",
+            server_assignor="uniform",
+            topic_partitions=[
+                consumer_group_heartbeat.TopicPartitions(topic_id=TOPIC_ID, partitions=[0, -1])
+            ],
+        ),
+        1,
+        (
+            "0267026d0000000702690272000003e8030274027504742e2a08756e69666f726d020a1b2c3d4e5f60718293a4b5c6d7"
+            "e8f90300000000ffffffff0000"
+        ),
+    ),
+    (
+        consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(group_id="g", member_id="", member_epoch=-2),
+        1,
+        "026701fffffffe0000ffffffff0000000000",
+    ),
+    (
+        consumer_group_heartbeat.ConsumerGroupHeartbeatResponse(
+            throttle_time_ms=1,
+            error_code=110,
+            error_message="fenced",
+            member_id="m",
+            member_epoch=8,
+            heartbeat_interval_ms=5000,
+            assignment=consumer_group_heartbeat.Assignment(
+                topic_partitions=[
+                    consumer_group_heartbeat.TopicPartitions(topic_id=TOPIC_ID, partitions=[0, 1])
+                ]
+            ),
+        ),
+        0,
+        (
+            "00000001006e0766656e636564026d000000080000138801020a1b2c3d4e5f60718293a4b5c6d7e8f903000000000000"
+            "0001000000"
+        ),
+    ),
+    (
+        consumer_group_heartbeat.ConsumerGroupHeartbeatResponse(
+            throttle_time_ms=1,
+            error_code=110,
+            error_message="fenced",
+            member_id="m",
+            member_epoch=8,
+            heartbeat_interval_ms=5000,
+            assignment=consumer_group_heartbeat.Assignment(
+                topic_partitions=[
+                    consumer_group_heartbeat.TopicPartitions(topic_id=TOPIC_ID, partitions=[0, 1])
+                ]
+            ),
+        ),
+        1,
+        (
+            "00000001006e0766656e636564026d000000080000138801020a1b2c3d4e5f60718293a4b5c6d7e8f903000000000000"
+            "0001000000"
+        ),
+    ),
+    (
+        consumer_group_heartbeat.ConsumerGroupHeartbeatResponse(),
+        1,
+        "00000000000000000000000000000000ff00",
+    ),
+    (
+        consumer_group_describe.ConsumerGroupDescribeRequest(
+            group_ids=["g", ""], include_authorized_operations=True
+        ),
+        1,
+        "030267010100",
+    ),
+    (
+        consumer_group_describe.ConsumerGroupDescribeResponse(
+            throttle_time_ms=1,
+            groups=[
+                consumer_group_describe.DescribedGroup(
+                    group_id="g",
+                    group_state="Stable",
+                    group_epoch=3,
+                    assignment_epoch=2,
+                    assignor_name="range",
+                    authorized_operations=7,
+                    members=[
+                        consumer_group_describe.Member(
+                            member_id="m",
+                            instance_id="i",
+                            member_epoch=2,
+                            client_id="c",
+                            client_host="/h",
+                            subscribed_topic_names=["t"],
+                            subscribed_topic_regex="t.*",
+                            assignment=consumer_group_describe.Assignment(
+                                topic_partitions=[
+                                    consumer_group_describe.TopicPartitions(
+                                        topic_id=TOPIC_ID, topic_name="t", partitions=[2]
+                                    )
+                                ]
+                            ),
+                            target_assignment=consumer_group_describe.Assignment(topic_partitions=[]),
+                        )
+                    ],
+                )
+            ],
+        ),
+        0,
+        (
+            "0000000102000000026707537461626c6500000003000000020672616e676502026d026900000000020263032f680202"
+            "7404742e2a020a1b2c3d4e5f60718293a4b5c6d7e8f9027402000000020000010000000000070000"
+        ),
+    ),
+    (
+        consumer_group_describe.ConsumerGroupDescribeResponse(
+            throttle_time_ms=1,
+            groups=[
+                consumer_group_describe.DescribedGroup(
+                    group_id="g",
+                    group_state="Stable",
+                    group_epoch=3,
+                    assignment_epoch=2,
+                    assignor_name="range",
+                    authorized_operations=7,
+                    members=[
+                        consumer_group_describe.Member(
+                            member_id="m",
+                            instance_id="i",
+                            member_epoch=2,
+                            client_id="c",
+                            client_host="/h",
+                            subscribed_topic_names=["t"],
+                            subscribed_topic_regex="t.*",
+                            assignment=consumer_group_describe.Assignment(
+                                topic_partitions=[
+                                    consumer_group_describe.TopicPartitions(
+                                        topic_id=TOPIC_ID, topic_name="t", partitions=[2]
+                                    )
+                                ]
+                            ),
+                            target_assignment=consumer_group_describe.Assignment(topic_partitions=[]),
+                            member_type=consumer_group_describe.CONSUMER_MEMBER,
+                        )
+                    ],
+                )
+            ],
+        ),
+        1,
+        (
+            "0000000102000000026707537461626c6500000003000000020672616e676502026d026900000000020263032f680202"
+            "7404742e2a020a1b2c3d4e5f60718293a4b5c6d7e8f902740200000002000001000100000000070000"
+        ),
+    ),
+    (
+        offset_commit.OffsetCommitRequest(
+            group_id="g",
+            member_id="m",
+            generation_id_or_member_epoch=3,
+            topics=[
+                offset_commit.OffsetCommitRequestTopic(
+                    topic_id=TOPIC_ID,
+                    partitions=[
+                        offset_commit.OffsetCommitRequestPartition(
+                            partition_index=1, committed_offset=5, committed_metadata=None
+                        )
+                    ],
+                )
+            ],
+        ),
+        10,
+        ("026700000003026d00020a1b2c3d4e5f60718293a4b5c6d7e8f902000000010000000000000005ffffffff00000000"),
+    ),
+    (
+        offset_fetch.OffsetFetchResponse(
+            groups=[
+                offset_fetch.OffsetFetchResponseGroup(
+                    group_id="g",
+                    topics=[
+                        offset_fetch.OffsetFetchResponseTopics(
+                            topic_id=TOPIC_ID,
+                            partitions=[
+                                offset_fetch.OffsetFetchResponsePartitions(
+                                    partition_index=1, committed_offset=5, metadata="x"
+                                )
+                            ],
+                        )
+                    ],
+                )
+            ]
+        ),
+        10,
+        (
+            "00000000020267020a1b2c3d4e5f60718293a4b5c6d7e8f902000000010000000000000005ffffffff02780000000000"
+            "000000"
+        ),
+    ),
 ]
 
 
 @pytest.mark.parametrize(
     "message, version, expected",
     GOLDEN,
-    ids=[f"{type(message).__name__}-{expected[:12]}" for message, _, expected in GOLDEN],
+    ids=[f"{type(message).__name__}-v{version}-{expected[:12]}" for message, version, expected in GOLDEN],
 )
 def test_encoded_messages_equal_those_of_apache_kafka(message: Any, version: int, expected: str) -> None:
     assert expected == encoded(message, version).hex()

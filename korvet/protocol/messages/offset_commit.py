@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from korvet.protocol.schema import array, int16, int32, int64, message, string, struct
+from uuid import UUID
+
+from korvet.protocol.schema import ZERO_UUID, array, int16, int32, int64, message, string, struct, uuid
 
 
 @struct
@@ -15,11 +17,12 @@ class OffsetCommitRequestPartition:
 
 @struct
 class OffsetCommitRequestTopic:
-    name: str = string(ignorable=True)
+    name: str = string(versions="0-9", default="", ignorable=True)
+    topic_id: UUID = uuid(versions="10+", default=ZERO_UUID, ignorable=True)
     partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition)
 
 
-@message(key=8, versions="2-9", flexible="8+")
+@message(key=8, versions="2-10", flexible="8+")
 class OffsetCommitRequest:
     group_id: str = string()
     generation_id_or_member_epoch: int = int32(versions="1+", default=-1, ignorable=True)
@@ -37,11 +40,12 @@ class OffsetCommitResponsePartition:
 
 @struct
 class OffsetCommitResponseTopic:
-    name: str = string(ignorable=True)
+    name: str = string(versions="0-9", default="", ignorable=True)
+    topic_id: UUID = uuid(versions="10+", default=ZERO_UUID, ignorable=True)
     partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition)
 
 
-@message(key=8, versions="2-9", flexible="8+")
+@message(key=8, versions="2-10", flexible="8+")
 class OffsetCommitResponse:
     throttle_time_ms: int = int32(versions="3+", default=0, ignorable=True)
     topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic)

@@ -5,7 +5,20 @@
 
 from __future__ import annotations
 
-from korvet.protocol.schema import array, boolean, int16, int32, int64, message, string, struct
+from uuid import UUID
+
+from korvet.protocol.schema import (
+    ZERO_UUID,
+    array,
+    boolean,
+    int16,
+    int32,
+    int64,
+    message,
+    string,
+    struct,
+    uuid,
+)
 
 
 @struct
@@ -16,7 +29,8 @@ class OffsetFetchRequestTopic:
 
 @struct
 class OffsetFetchRequestTopics:
-    name: str = string(versions="8+", ignorable=True)
+    name: str = string(versions="8-9", default="", ignorable=True)
+    topic_id: UUID = uuid(versions="10+", default=ZERO_UUID, ignorable=True)
     partition_indexes: list[int] = array(int32, versions="8+")
 
 
@@ -30,7 +44,7 @@ class OffsetFetchRequestGroup:
     )
 
 
-@message(key=9, versions="1-9", flexible="6+")
+@message(key=9, versions="1-10", flexible="6+")
 class OffsetFetchRequest:
     group_id: str = string(versions="0-7", default="")
     topics: list[OffsetFetchRequestTopic] | None = array(
@@ -66,7 +80,8 @@ class OffsetFetchResponsePartitions:
 
 @struct
 class OffsetFetchResponseTopics:
-    name: str = string(versions="8+", ignorable=True)
+    name: str = string(versions="8-9", default="", ignorable=True)
+    topic_id: UUID = uuid(versions="10+", default=ZERO_UUID, ignorable=True)
     partitions: list[OffsetFetchResponsePartitions] = array(OffsetFetchResponsePartitions, versions="8+")
 
 
@@ -77,7 +92,7 @@ class OffsetFetchResponseGroup:
     error_code: int = int16(versions="8+", default=0)
 
 
-@message(key=9, versions="1-9", flexible="6+")
+@message(key=9, versions="1-10", flexible="6+")
 class OffsetFetchResponse:
     throttle_time_ms: int = int32(versions="3+", default=0, ignorable=True)
     topics: list[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic, versions="0-7", factory=list)

@@ -145,3 +145,55 @@ class DocumentContract(Contract):
         assert {"alice", "größe", "a:b", ""} == set(await storage.documents("users"))
         assert {"carol"} == set(await storage.documents("others"))
         assert set() == set(await storage.documents("nothing"))
+
+    async def test_parts_are_saved_with_their_document(self, storage: Storage) -> None:
+        binary = bytes(range(256))
+        await storage.save_parts(
+            "k", "x", b"head", {"a": binary, "größe:🔑": b"", "c": b"3"}, expected_version=0
+        )
+        version = await storage.save_parts("k", "x", b"new", {"c": None, "d": b"4"}, expected_version=1)
+        unchanged = await storage.save_parts("k", "x", b"new", {}, expected_version=2)
+
+        assert (2, 3) == (version, unchanged)
+        assert (Document(b"new", 3), {"a": binary, "größe:🔑": b"", "d": b"4"}) == await storage.load_parts(
+            "k", "x"
+        )
+        assert ["x"] == list(await storage.documents("k"))
+
+    async def test_document_without_parts_is_loaded_with_none(self, storage: Storage) -> None:
+        missing = await storage.load_parts("k", "x")
+        await storage.save("k", "x", b"1", expected_version=0)
+        await storage.fence("k", "x")
+
+        assert missing is None
+        assert (Document(b"1", 1), {}) == await storage.load_parts("k", "x")
+
+    async def test_conflict_changes_no_part_and_has_the_head(self, storage: Storage) -> None:
+        with pytest.raises(DocumentConflict) as missing:
+            await storage.save_parts("k", "x", b"head", {"a": b"1"}, expected_version=1)
+        await storage.save_parts("k", "x", b"head", {"a": b"1"}, expected_version=0)
+        with pytest.raises(DocumentConflict) as conflict:
+            await storage.save_parts("k", "x", b"new", {"a": None, "b": b"2"}, expected_version=0)
+
+        assert missing.value.current is None
+        assert Document(b"head", 1) == conflict.value.current
+        assert (Document(b"head", 1), {"a": b"1"}) == await storage.load_parts("k", "x")
+
+    async def test_saving_or_deleting_a_whole_document_removes_its_parts(self, storage: Storage) -> None:
+        await storage.save_parts("k", "x", b"head", {"a": b"1", "b": b"2"}, expected_version=0)
+        await storage.fence("k", "x")
+        await storage.save("k", "x", b"whole", expected_version=1)
+        whole = await storage.load_parts("k", "x")
+        await storage.save_parts("k", "x", b"head", {"c": b"3"}, expected_version=2)
+        await storage.save("k", "x", None, expected_version=3)
+        await storage.save_parts("k", "x", b"other", {}, expected_version=0)
+
+        assert (Document(b"whole", 2), {}) == whole
+        assert (Document(b"other", 1), {}) == await storage.load_parts("k", "x")
+
+    async def test_many_parts_are_saved_at_once(self, storage: Storage) -> None:
+        parts = {f"m:{number}": b"%d" % number * 50 for number in range(5000)}
+        await storage.save_parts("k", "x", b"head", parts, expected_version=0)
+        await storage.save_parts("k", "x", b"", dict.fromkeys(list(parts)[1:]), expected_version=1)
+
+        assert (Document(b"", 2), {"m:0": b"0" * 50}) == await storage.load_parts("k", "x")
