@@ -78,6 +78,7 @@ LIST_OFFSETS_VERSIONS = {-3: 7, -4: 8, -5: 9, -6: 11}
 # The last versions in which a request has a single group, or a list of names, which is all this client needs.
 FETCH_ONE_GROUP = 7
 DELETE_BY_NAME = 5
+COMMIT_BY_NAME = 9
 
 
 @asynccontextmanager
@@ -378,7 +379,9 @@ class Client:
         )
 
         async def attempt() -> None:
-            answer = await self._ask_coordinator(group_id, request, OffsetCommitResponse)
+            answer = await self._ask_coordinator(
+                group_id, request, OffsetCommitResponse, max_version=COMMIT_BY_NAME
+            )
             raise_worst(
                 [
                     error_about(p.error_code, f"group {group_id}, {topic.name}-{p.partition_index}")

@@ -43,6 +43,7 @@ LIMIT_S = 10
 SESSION_MS = 60_000
 NO_OFFSET = -1
 NOBODY = "nobody"  # the member id of a client that has not joined
+COMMIT_BY_NAME = 9  # the last version of OffsetCommit that has names of topics
 
 
 class GroupAction(Enum):
@@ -266,7 +267,7 @@ class GroupConversation:
             member_id=member.member_id,
             topics=[OffsetCommitRequestTopic(name=self.topic, partitions=[partition])],
         )
-        version = version_of(OffsetCommitRequest, step.place)
+        version = min(version_of(OffsetCommitRequest, step.place), COMMIT_BY_NAME)
         answer = member.connection.ask(request, version)
         expected = self._refusal(member, step)
         if not self._exists:
