@@ -17,7 +17,7 @@ from korvet.protocol.schema import ZERO_UUID, Field, schema_of
 
 TOPICS = ("topic_data", "topics", "topic_names", "v3_and_below_topics")
 PARTITIONS = ("partition_data", "partitions", "partition_indexes")
-GROUPS = ("groups", "groups_names", "coordinator_keys")
+GROUPS = ("groups", "groups_names", "coordinator_keys", "group_ids")
 # Arrays of requests whose elements have an element each in the response.
 OTHERS = (
     "resources",

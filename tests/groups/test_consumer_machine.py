@@ -55,6 +55,7 @@ class Client:
     names: frozenset[str] = frozenset()
     expression: str = ""
     is_member: bool = False
+    has_changed: bool = False  # no answer has acknowledged the present subscription
 
     def begin(self, names: frozenset[str], expression: str) -> None:
         self.incarnation += 1
@@ -70,19 +71,21 @@ class Client:
 
     def request(self, *, does_report: bool = True) -> Heartbeat:
         is_joining = self.epoch == 0
+        says_subscription = is_joining or self.has_changed
         return Heartbeat(
             member_id=self.member_id,
             member_epoch=self.epoch,
             instance_id=self.instance_id,
             rebalance_timeout_ms=REBALANCE_MS if is_joining else -1,
-            names=self.names if is_joining else None,
-            expression=self.expression if is_joining else None,
+            names=self.names if says_subscription else None,
+            expression=self.expression if says_subscription else None,
             owned=assignment(self.owned) if does_report or is_joining else None,
         )
 
     def take(self, beat: Beat) -> None:
         """Take an answer. Partitions are added only when all others are revoked."""
         self.epoch = beat.member_epoch
+        self.has_changed = False
         if beat.assignment is not None:
             self.target = flat(beat.assignment)
         if self.owned <= self.target:
@@ -180,9 +183,9 @@ class Consumers(RuleBasedStateMachine):
         client = self.clients[number]
         client.names, has_expression = subscription
         client.expression = EXPRESSION if has_expression else ""
-        if client.is_member and client.epoch > 0:
-            request = evolve(client.request(), names=client.names, expression=client.expression)
-            self.send(client, request, is_lost=is_lost)
+        client.has_changed = True
+        if client.is_member:
+            self.send(client, client.request(), is_lost=is_lost)
 
     @rule(number=clients)
     def revoke(self, number: int) -> None:
