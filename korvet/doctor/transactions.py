@@ -1,4 +1,4 @@
-"""Look for transactions that hang: open in a partition, while no coordinator has them, so nobody will end them.
+"""Look for transactions that hang: open in a partition, while no coordinator has them.
 
 The search of leftovers finds the partitions. The oldest transactions of each are looked at: one that hangs holds up the
 last stable offset, so it is among them at last.

@@ -1,4 +1,4 @@
-"""Write a streaming query's rows exactly once: each task of a batch writes in one transaction, which also says so.
+"""Write a streaming query's rows exactly once: each task of a batch writes in a transaction that names the batch.
 
 The transactional id is `<id>-<task>`. The transaction commits an offset of the group with the same name, whose metadata
 names the query, the batch, and what the task wrote. So a task that Spark runs again, in another process or after a

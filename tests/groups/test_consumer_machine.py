@@ -55,7 +55,7 @@ class Client:
     names: frozenset[str] = frozenset()
     expression: str = ""
     is_member: bool = False
-    has_changed: bool = False  # no answer has acknowledged the present subscription
+    is_unsure: bool = False  # an answer may be lost: the next request has all fields
 
     def begin(self, names: frozenset[str], expression: str) -> None:
         self.incarnation += 1
@@ -70,22 +70,21 @@ class Client:
         self.owned &= self.target
 
     def request(self, *, does_report: bool = True) -> Heartbeat:
-        is_joining = self.epoch == 0
-        says_subscription = is_joining or self.has_changed
+        is_full = self.epoch == 0 or self.is_unsure
         return Heartbeat(
             member_id=self.member_id,
             member_epoch=self.epoch,
             instance_id=self.instance_id,
-            rebalance_timeout_ms=REBALANCE_MS if is_joining else -1,
-            names=self.names if says_subscription else None,
-            expression=self.expression if says_subscription else None,
-            owned=assignment(self.owned) if does_report or is_joining else None,
+            rebalance_timeout_ms=REBALANCE_MS if is_full else -1,
+            names=self.names if is_full else None,
+            expression=self.expression if is_full else None,
+            owned=assignment(self.owned) if does_report or is_full else None,
         )
 
     def take(self, beat: Beat) -> None:
         """Take an answer. Partitions are added only when all others are revoked."""
         self.epoch = beat.member_epoch
-        self.has_changed = False
+        self.is_unsure = False
         if beat.assignment is not None:
             self.target = flat(beat.assignment)
         if self.owned <= self.target:
@@ -136,7 +135,7 @@ class Consumers(RuleBasedStateMachine):
         self.clients = [Client(number, "i" if number == 0 else None) for number in range(CLIENTS)]
         self.topics: dict[str, Topic] = {}
         self.ids = 0
-        self.claims: dict[tuple[Partition, int], str] = {}
+        self.claims: dict[tuple[Partition, int], int] = {}
         self.epochs: dict[str, int] = {}
         self.create("t", 3)
 
@@ -173,17 +172,16 @@ class Consumers(RuleBasedStateMachine):
         client = self.clients[number]
         if not client.is_member:
             return
-        request = client.request(does_report=does_report)
         if repeats:
-            self.send(client, request, is_lost=True)
-        self.send(client, request, is_lost=is_lost)
+            self.send(client, client.request(does_report=does_report), is_lost=True)
+        self.send(client, client.request(does_report=does_report), is_lost=is_lost)
 
     @rule(number=clients, subscription=subscriptions, is_lost=st.booleans())
     def subscribe(self, number: int, subscription: tuple[frozenset[str], bool], is_lost: bool) -> None:
         client = self.clients[number]
         client.names, has_expression = subscription
         client.expression = EXPRESSION if has_expression else ""
-        client.has_changed = True
+        client.is_unsure = True
         if client.is_member:
             self.send(client, client.request(), is_lost=is_lost)
 
@@ -216,6 +214,7 @@ class Consumers(RuleBasedStateMachine):
         group.resolve(EXPRESSION, frozenset(name for name in self.topics if name in EXPRESSION))
 
     def send(self, client: Client, request: Heartbeat, *, is_lost: bool = False) -> None:
+        client.is_unsure |= is_lost
         try:
             self.group.check(request)
         except KafkaError as error:
@@ -269,8 +268,8 @@ class Consumers(RuleBasedStateMachine):
                 assert member.member_id == owners.setdefault(partition, member.member_id), "(a)"
         for client in self.clients:
             for partition in client.owned:
-                claim = self.claims.setdefault((partition, client.epoch), client.member_id)
-                assert claim == client.member_id, "(a): two live clients at one epoch"
+                claim = self.claims.setdefault((partition, client.epoch), client.number)
+                assert claim == client.number, "(a): two live clients at one epoch"
 
     @invariant()
     def epochs_are_ordered(self) -> None:

@@ -394,7 +394,7 @@ def test_fields_missing_from_the_version_decode_as_defaults() -> None:
     assert (0, "", 0, "", 0) == (got.error_code, got.error_message, got.node_id, got.host, got.port)
 
 
-@pytest.mark.parametrize("version", [-1, 3, 18, 32767])
+@pytest.mark.parametrize("version", [-1, 3, 19, 32767])
 def test_undeclared_version_is_refused(version: int) -> None:
     with pytest.raises(UnsupportedVersion, match="FetchRequest has no version"):
         decoded(FetchRequest, version, b"")

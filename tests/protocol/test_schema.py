@@ -27,7 +27,7 @@ def test_version_ranges_are_parsed_as_in_kafkas_specifications(
 
 
 def test_schema_contains_key_versions_and_flexible_versions() -> None:
-    assert (1, range(4, 18)) == (schema_of(FetchRequest).key, versions_of(FetchRequest))
+    assert (1, range(4, 19)) == (schema_of(FetchRequest).key, versions_of(FetchRequest))
     assert (False, True, True) == tuple(is_flexible(FetchRequest, version) for version in (11, 12, 99))
 
 
