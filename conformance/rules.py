@@ -58,6 +58,7 @@ _IDS = (
     ("DeleteTopics", "responses.topic_id"),
     ("DescribeTopicPartitions", "topics.topic_id"),
     ("Fetch", "responses.topic_id"),
+    ("Produce", "responses.topic_id"),
     ("Fetch", "session_id"),
     ("InitProducerId", "producer_id"),
     ("EndTxn", "producer_id"),

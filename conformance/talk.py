@@ -41,6 +41,7 @@ RETRY_S = 0.02  # between two checks of something that a broker does asynchronou
 SIZE = struct.Struct(">i")
 PRODUCE = 0
 OFFSETS_BY_ID = 10  # the first version of OffsetCommit and OffsetFetch that has ids of topics
+PRODUCE_BY_ID = 13  # the first version of Produce that has ids of topics
 
 
 @frozen
@@ -210,6 +211,8 @@ class Talk:
         spoken = newest(type(request)) if version is None else version
         if isinstance(request, OffsetCommitRequest | OffsetFetchRequest) and spoken >= OFFSETS_BY_ID:
             self._set_topic_ids(request)
+        if isinstance(request, ProduceRequest) and spoken >= PRODUCE_BY_ID:
+            self._add_ids(request)
         (on or self._connections[0]).send(request, spoken)
         return spoken
 
@@ -320,17 +323,25 @@ class Talk:
                 if getattr(topic, "topic_id", ZERO_UUID) != ZERO_UUID and getattr(topic, "name", None):
                     self.topic_ids[topic.name] = topic.topic_id
 
+    def _add_ids(self, request: ProduceRequest) -> None:
+        """Add the ids of topics that a request names by their names."""
+        for topic in request.topic_data:
+            if topic.topic_id == ZERO_UUID:
+                topic.topic_id = self.topic_ids.get(topic.name, ZERO_UUID)
+
     def _learn_offsets(self, request: ProduceRequest, answer: Any) -> None:
+        names = {topic.topic_id: topic.name for topic in request.topic_data}
         sent = {
             (topic.name, partition.index): partition.records
             for topic in request.topic_data
             for partition in topic.partition_data
         }
         for topic in answer.responses:
+            name = topic.name or names.get(topic.topic_id, "")
             for partition in topic.partition_responses:
-                records = sent.get((topic.name, partition.index))
+                records = sent.get((name, partition.index))
                 if partition.error_code == 0 and records:
-                    self.learn(topic.name, partition.index, partition.base_offset, records)
+                    self.learn(name, partition.index, partition.base_offset, records)
 
     def learn(self, name: str, partition: int, base_offset: int, records: Sequence[Buffer]) -> None:
         """Record the offsets of a batch's records; a duplicate batch has the same ones."""

@@ -114,6 +114,7 @@ LATEST = -1
 NOBODY = "User:nobody"
 #: The short names of a case's topics: one that exists, and one that does not.
 TOPICS = ("there", "missing")
+PRODUCE_BY_ID = 13
 GROUP = "group"
 # Types of resources in DescribeConfigs and its siblings.
 TOPIC_CONFIGS, BROKER_CONFIGS, CLIENT_METRICS, GROUP_CONFIGS = 2, 4, 16, 32
@@ -186,24 +187,26 @@ def versions_of(build: Build) -> tuple[int, ...]:
 
 @row(ProduceRequest)
 def produce(talk: Talk, version: int) -> ProduceRequest:
-    return _produce(talk, acks=-1)
+    return _produce(talk, version, acks=-1)
 
 
 @row(ProduceRequest)
 def produce_with_wrong_acks(talk: Talk, version: int) -> ProduceRequest:
-    return _produce(talk, acks=5)
+    return _produce(talk, version, acks=5)
 
 
-def _produce(talk: Talk, acks: int, **producer: int) -> ProduceRequest:
-    """Return a request with a batch for each topic, in a transaction if it has a producer."""
+def _produce(talk: Talk, version: int, acks: int, **producer: int) -> ProduceRequest:
+    """Return a request with a batch for each topic that it can name, in a transaction if it has a producer."""
     records = [(0, 1_700_000_000_000, None, b"value", ())]
     batch = build_batch(records, is_transactional=bool(producer), **producer)  # type: ignore[arg-type]
     topics = [
         TopicProduceData(
             name=talk.name(short), partition_data=[PartitionProduceData(index=0, records=[memoryview(batch)])]
         )
-        for short in TOPICS
+        for short in (TOPICS if version < PRODUCE_BY_ID else TOPICS[:1])
     ]
+    if version >= PRODUCE_BY_ID:
+        topics[0].topic_id = talk.topic_id(TOPICS[0])
     return ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=topics)
 
 
@@ -212,7 +215,7 @@ def fetch_by_name(talk: Talk, version: int) -> FetchRequest:
     return _fetch([FetchTopic(topic=talk.name(short), partitions=_fetched()) for short in TOPICS])
 
 
-@row(FetchRequest, 13, 17)
+@row(FetchRequest, 13, 18)
 def fetch_by_id(talk: Talk, version: int) -> FetchRequest:
     return _fetch([FetchTopic(topic_id=talk.topic_id(TOPICS[0]), partitions=_fetched())])
 
@@ -223,7 +226,7 @@ def fetch_of_a_replica_by_name(talk: Talk, version: int) -> FetchRequest:
     return FetchRequest(replica_id=1, max_wait_ms=0, min_bytes=0, topics=topics)
 
 
-@row(FetchRequest, 17)
+@row(FetchRequest, 18)
 def fetch_of_a_replica_by_id(talk: Talk, version: int) -> FetchRequest:
     request = _fetch([FetchTopic(topic_id=talk.topic_id(TOPICS[0]), partitions=_fetched())])
     request.replica_state = ReplicaState(replica_id=7, replica_epoch=1)
@@ -278,7 +281,8 @@ PRODUCER_ID, PRODUCER_EPOCH = 999_999, 0
 
 @row(ProduceRequest)
 def produce_in_a_transaction(talk: Talk, version: int) -> ProduceRequest:
-    request = _produce(talk, acks=-1, producer_id=PRODUCER_ID, producer_epoch=PRODUCER_EPOCH, base_sequence=0)
+    producer = {"producer_id": PRODUCER_ID, "producer_epoch": PRODUCER_EPOCH, "base_sequence": 0}
+    request = _produce(talk, version, acks=-1, **producer)
     request.transactional_id = talk.name("transaction")
     return request
 

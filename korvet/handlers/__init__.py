@@ -87,7 +87,7 @@ class Apis(Mapping[int, Api]):
 
 #: All APIs that korvet serves on a store that serves transactions.
 APIS = Apis(
-    Served(0, "Produce", 3, 12, advertised_min_version=0, without_transactions=11),
+    Served(0, "Produce", 3, 13, advertised_min_version=0, without_transactions=11),
     Served(1, "Fetch", 4, 18),
     Served(2, "ListOffsets", 1, 11),
     Served(3, "Metadata", 0, 13),

@@ -200,7 +200,7 @@ def test_declared_versions_are_the_documented_ones() -> None:
     promised = {
         "ApiVersions": range(6),
         "Metadata": range(14),
-        "Produce": range(13),
+        "Produce": range(14),
         "Fetch": range(4, 19),
         "ListOffsets": range(1, 12),
         "InitProducerId": range(6),
