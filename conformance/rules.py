@@ -76,6 +76,7 @@ _IDS = (
     ("ConsumerGroupDescribe", "groups.members.assignment.topic_partitions.topic_id"),
     ("ConsumerGroupDescribe", "groups.members.target_assignment.topic_partitions.topic_id"),
     ("OffsetCommit", "topics.topic_id"),
+    ("TxnOffsetCommit", "topics.topic_id"),
     ("OffsetFetch", "groups.topics.topic_id"),
 )
 _TEXTS = (

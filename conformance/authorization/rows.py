@@ -114,7 +114,7 @@ LATEST = -1
 NOBODY = "User:nobody"
 #: The short names of a case's topics: one that exists, and one that does not.
 TOPICS = ("there", "missing")
-PRODUCE_BY_ID = 13
+PRODUCE_BY_ID, STAGED_BY_ID = 13, 6
 GROUP = "group"
 # Types of resources in DescribeConfigs and its siblings.
 TOPIC_CONFIGS, BROKER_CONFIGS, CLIENT_METRICS, GROUP_CONFIGS = 2, 4, 16, 32
@@ -335,15 +335,18 @@ def add_offsets_to_txn(talk: Talk, version: int) -> AddOffsetsToTxnRequest:
     )
 
 
-@row(TxnOffsetCommitRequest)
+@row(TxnOffsetCommitRequest, 0, 5, 6)
 def txn_offset_commit(talk: Talk, version: int) -> TxnOffsetCommitRequest:
     asked = [TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=0, committed_metadata="")]
+    topics = [TxnOffsetCommitRequestTopic(name=talk.name(short), partitions=asked) for short in TOPICS]
+    if version >= STAGED_BY_ID:
+        topics = [TxnOffsetCommitRequestTopic(topic_id=talk.topic_id(TOPICS[0]), partitions=asked)]
     return TxnOffsetCommitRequest(
         transactional_id=talk.name("transaction"),
         group_id=talk.name(GROUP),
         producer_id=PRODUCER_ID,
         producer_epoch=PRODUCER_EPOCH,
-        topics=[TxnOffsetCommitRequestTopic(name=talk.name(short), partitions=asked) for short in TOPICS],
+        topics=topics,
     )
 
 

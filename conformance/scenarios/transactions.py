@@ -11,6 +11,7 @@ from conformance import clock
 from conformance.clock import HOUR_MS, T0
 from conformance.scenario import scenario
 from conformance.scenarios.asking import fetch
+from conformance.scenarios.consumer_groups import Consumer
 from conformance.scenarios.members import commit, committed
 from conformance.scenarios.records import batch
 from conformance.talk import Ended, Talk, newest
@@ -389,6 +390,15 @@ def offsets_of_a_group(talk: Talk, version: int) -> None:
         }
         for label, member in members.items():
             talk.ask(producer.staging("orders", 9, **member), version, label)
+        for other in ("new", "consumers"):
+            talk.tell(producer.group_addition(other), 3)
+        unknown = producer.staging("orders", 9, group="new", generation_id=1, member_id="nobody")
+        talk.ask(unknown, version, "a generation of an unknown group")
+        consumer = Consumer(talk, talk.name("consumers"), "consumer")
+        consumer.join(talk.topic("others"))
+        for label, epoch in {"an earlier member epoch": -1, "a later one": 1, "the member epoch": 0}.items():
+            member = {"member_id": consumer.member_id, "generation_id": consumer.epoch + epoch}
+            talk.ask(producer.staging("others", 9, group="consumers", **member), version, label)
     stable(talk, "before the end")
     producer.end(version=3 if version < COMMIT_2 else END_2)
     stable(talk, "after the end")

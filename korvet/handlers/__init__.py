@@ -111,7 +111,7 @@ APIS = Apis(
     Served(25, "AddOffsetsToTxn", 0, 4, without_transactions=NOT_SERVED),
     Served(26, "EndTxn", 0, 5, without_transactions=NOT_SERVED),
     Served(27, "WriteTxnMarkers", 1, 2, without_transactions=NOT_SERVED),
-    Served(28, "TxnOffsetCommit", 0, 5, without_transactions=NOT_SERVED),
+    Served(28, "TxnOffsetCommit", 0, 6, without_transactions=NOT_SERVED),
     Served(29, "DescribeAcls", 1, 3),
     Served(30, "CreateAcls", 1, 3),
     Served(31, "DeleteAcls", 1, 3),

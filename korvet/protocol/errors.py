@@ -523,6 +523,10 @@ class UnknownTopicId(KafkaError):
     error_code = ErrorCode.UNKNOWN_TOPIC_ID
 
 
+class InconsistentTopicId(KafkaError):
+    error_code = ErrorCode.INCONSISTENT_TOPIC_ID
+
+
 class TransactionalIdNotFound(KafkaError):
     error_code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
