@@ -25,6 +25,16 @@ from korvet.protocol.messages.alter_client_quotas import (
     EntryData,
     OpData,
 )
+from korvet.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from korvet.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from korvet.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
@@ -51,12 +61,14 @@ from korvet.protocol.messages.describe_groups import DescribeGroupsRequest
 from korvet.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from korvet.protocol.messages.describe_producers import DescribeProducersRequest
 from korvet.protocol.messages.describe_producers import TopicRequest as ProducersOfTopic
+from korvet.protocol.messages.describe_quorum import AskedPartition, AskedTopic, DescribeQuorumRequest
 from korvet.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from korvet.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from korvet.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     UserName,
 )
+from korvet.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from korvet.protocol.messages.end_txn import EndTxnRequest
 from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from korvet.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -100,6 +112,7 @@ from korvet.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from korvet.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from korvet.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -615,6 +628,38 @@ def describe_cluster(talk: Talk, version: int) -> DescribeClusterRequest:
 def describe_log_dirs(talk: Talk, version: int) -> DescribeLogDirsRequest:
     topics = [DescribableLogDirTopic(topic=talk.name(TOPICS[0]), partitions=[0])]
     return DescribeLogDirsRequest(topics=topics)
+
+
+@row(AlterReplicaLogDirsRequest)
+def alter_replica_log_dirs(talk: Talk, version: int) -> AlterReplicaLogDirsRequest:
+    topic = AlterReplicaLogDirTopic(name=talk.name(TOPICS[0]), partitions=[0])
+    return AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path="/nowhere", topics=[topic])])
+
+
+@row(ElectLeadersRequest)
+def elect_leaders(talk: Talk, version: int) -> ElectLeadersRequest:
+    topics = [TopicPartitions(topic=talk.name(short), partitions=[0]) for short in TOPICS]
+    return ElectLeadersRequest(topic_partitions=topics)
+
+
+@row(AlterPartitionReassignmentsRequest)
+def alter_partition_reassignments(talk: Talk, version: int) -> AlterPartitionReassignmentsRequest:
+    asked = [ReassignablePartition(partition_index=0, replicas=[1])]
+    topics = [ReassignableTopic(name=talk.name(short), partitions=asked) for short in TOPICS]
+    return AlterPartitionReassignmentsRequest(topics=topics)
+
+
+@row(DescribeQuorumRequest)
+def describe_quorum(talk: Talk, version: int) -> DescribeQuorumRequest:
+    topic = AskedTopic(topic_name="another", partitions=[AskedPartition(partition_index=0)])
+    return DescribeQuorumRequest(topics=[topic])
+
+
+@row(UpdateFeaturesRequest)
+def update_features(talk: Talk, version: int) -> UpdateFeaturesRequest:
+    return UpdateFeaturesRequest(
+        feature_updates=[FeatureUpdateKey(feature="transaction.version", max_version_level=2)]
+    )
 
 
 @row(ListPartitionReassignmentsRequest)

@@ -371,6 +371,14 @@ class InvalidReplicaAssignment(KafkaError):
     error_code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
+class NoReassignmentInProgress(KafkaError):
+    error_code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+class InvalidUpdateVersion(KafkaError):
+    error_code = ErrorCode.INVALID_UPDATE_VERSION
+
+
 class InvalidConfig(KafkaError):
     error_code = ErrorCode.INVALID_CONFIG
 

@@ -136,7 +136,7 @@ def kafka_default(field: dict[str, Any]) -> object:
         return None
     if kafka_type.startswith("[]"):
         return []
-    if kafka_type.startswith("int"):
+    if kafka_type.startswith(("int", "uint")):
         return int(text or "0", 0)
     if kafka_type == "bool":
         return text == "true"
@@ -262,6 +262,11 @@ def test_declared_versions_are_the_documented_ones() -> None:
         "DescribeProducers": range(1),
         "DescribeTransactions": range(1),
         "ListTransactions": range(3),
+        "ElectLeaders": range(3),
+        "DescribeQuorum": range(3),
+        "AlterPartitionReassignments": range(2),
+        "AlterReplicaLogDirs": range(1, 3),
+        "UpdateFeatures": range(3),
         "ConsumerGroupHeartbeat": range(2),
         "ConsumerGroupDescribe": range(2),
     }
