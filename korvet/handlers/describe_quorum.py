@@ -2,7 +2,7 @@
 
 Behaviour: what Kafka's tools ask about `__cluster_metadata`. There is no log of metadata: the store has it, and all
 brokers read it. The response describes that in Kafka's terms: the controller leads and votes, the other living brokers
-observe, and none is behind. All offsets are 0.
+observe, and none is behind.
 
 Versions: times from v1, all of them the present. From v2 the ids of directories, made from the ids of the cluster and
 the broker, and the addresses of the brokers on the client's listener.
@@ -31,6 +31,8 @@ from korvet.security.acls import Operation
 METADATA = "__cluster_metadata"
 # The controller is not elected, so there are no epochs.
 LEADER_EPOCH = 1
+# Kafka's log has records from its beginning on; clients may rely on it.
+END_OFFSET = 1
 # The version from which a response has nodes, and ids of directories.
 NODES_SINCE = 2
 NAMESPACE = UUID("5c1d3e0a-7f5b-4b39-9d0e-6b0d0c1f3a52")
@@ -81,7 +83,7 @@ def _quorum(broker: Broker, version: int) -> PartitionData:
     def state(node_id: int) -> ReplicaState:
         found = ReplicaState(
             replica_id=node_id,
-            log_end_offset=0,
+            log_end_offset=END_OFFSET,
             last_fetch_timestamp=now_ms,
             last_caught_up_timestamp=now_ms,
         )
@@ -93,7 +95,7 @@ def _quorum(broker: Broker, version: int) -> PartitionData:
         partition_index=0,
         leader_id=leader_id,
         leader_epoch=LEADER_EPOCH,
-        high_watermark=0,
+        high_watermark=END_OFFSET,
         current_voters=[state(leader_id)],
         observers=[state(node_id) for node_id in broker.membership.living if node_id != leader_id],
     )
