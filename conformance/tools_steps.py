@@ -405,6 +405,8 @@ CLUSTER_STEPS = (
     ),
     Step(_REASSIGN, f"--execute {_MOVES}reassign.json", shown=without_log_dirs),
     Step(_REASSIGN, f"--verify {_MOVES}reassign.json"),
+    Step(_REASSIGN, f"--execute {_MOVES}reassign.json --throttle 1000000", shown=without_log_dirs),
+    Step(_REASSIGN, f"--verify {_MOVES}reassign.json"),
     Step(_REASSIGN, f"--cancel {_MOVES}reassign.json"),
     Step(
         _REASSIGN, f"--execute {_MOVES}dirs.json", status=1, shown=only("^Error: .*|LogDirNotFoundException")
