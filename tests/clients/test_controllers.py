@@ -1,4 +1,4 @@
-"""What clients ask controllers, answered as by a cluster in which each partition has one replica."""
+"""Requests to the controller, answered as by a cluster in which each partition has one replica."""
 
 from __future__ import annotations
 

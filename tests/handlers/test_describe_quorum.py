@@ -30,7 +30,7 @@ def partition(response: DescribeQuorumResponse) -> PartitionData:
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_controller_leads_and_nobody_is_behind(broker: Broker, version: int) -> None:
+async def test_controller_leads_and_no_broker_is_behind(broker: Broker, version: int) -> None:
     response = await describe(broker, version)
 
     found = partition(response)
