@@ -1,0 +1,29 @@
+"""Read an Iceberg table with DuckDB, which uses no code of korvet or PyIceberg."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import duckdb
+
+from tests.lake.replay import Row, headers_of
+
+
+@cache
+def extension(name: str) -> Path:
+    """Return the path of one of DuckDB's extensions, which is installed as a wheel."""
+    return next(Path(str(files(f"duckdb_extension_{name}"))).rglob("*.duckdb_extension"))
+
+
+def rows_of_iceberg(table: str) -> list[Row]:
+    """Return all rows by partition and offset. `table` is the folder of an Iceberg table, or a file of metadata."""
+    with duckdb.connect() as connection:
+        for name in ("avro", "iceberg"):
+            connection.execute(f"load '{extension(name)}'")
+        found = connection.execute(
+            'select topic, "partition", "offset", timestamp_ms, key, value, headers '
+            f'from iceberg_scan(\'{table}\') order by "partition", "offset"'
+        ).fetchall()
+    return [Row._make((*row[:6], headers_of(row[6]))) for row in found]
