@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import duckdb
 
@@ -17,13 +18,19 @@ def extension(name: str) -> Path:
     return next(Path(str(files(f"duckdb_extension_{name}"))).rglob("*.duckdb_extension"))
 
 
-def rows_of_iceberg(table: str) -> list[Row]:
-    """Return all rows by partition and offset. `table` is the folder of an Iceberg table, or a file of metadata."""
+def reading(table: str, query: str) -> list[tuple[Any, ...]]:
+    """Return the rows of a query, in which {table} stands for the Iceberg table: its folder, or a file of metadata."""
     with duckdb.connect() as connection:
         for name in ("avro", "iceberg"):
             connection.execute(f"load '{extension(name)}'")
-        found = connection.execute(
-            'select topic, "partition", "offset", timestamp_ms, key, value, headers '
-            f'from iceberg_scan(\'{table}\') order by "partition", "offset"'
-        ).fetchall()
+        return connection.execute(query.format(table=f"iceberg_scan('{table}')")).fetchall()
+
+
+def rows_of_iceberg(table: str) -> list[Row]:
+    """Return all rows of an archive by partition and offset."""
+    found = reading(
+        table,
+        'select topic, "partition", "offset", timestamp_ms, key, value, headers '
+        'from {table} order by "partition", "offset"',
+    )
     return [Row._make((*row[:6], headers_of(row[6]))) for row in found]

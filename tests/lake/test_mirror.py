@@ -21,6 +21,7 @@ from korvet.lake.erasing import Erasure, key_set
 from korvet.lake.errors import InvalidLocation
 from korvet.lake.iceberg.catalogs import NoCatalogue, open_catalogue
 from korvet.lake.iceberg.mirror import FOLDER, CatalogueRefused, Change, Diverged, Mirror, live_files
+from korvet.lake.iceberg.original import Original
 from korvet.lake.iceberg.path_catalog import PathCatalog
 from korvet.lake.iceberg.rounds import Rounds
 from korvet.lake.iceberg.upkeep import KEPT, SLACK, expire, remove_orphans
@@ -64,6 +65,11 @@ def grown(archive: LakeTable, times: int = 1, key: bytes | None = None) -> LakeT
     return archive
 
 
+def original(table: LakeTable) -> Original:
+    """Return the version of an archive as a mirror sees it."""
+    return Original(table.location, TOPIC, table.delta)
+
+
 def check(mirror: Mirror, archive: LakeTable) -> None:
     """Compare the Iceberg table with the archive: files, and rows as DuckDB reads them."""
     table = mirror.table(TOPIC)
@@ -86,25 +92,25 @@ def operations(mirror: Mirror) -> list[str]:
 
 def test_each_change_of_an_archive_is_mirrored(open_mirror: Callable[[], Mirror], archive: LakeTable) -> None:
     mirror = open_mirror()
-    assert mirror.update(archive).change is Change.CREATED
+    assert mirror.update(original(archive)).change is Change.CREATED
     archive = grown(archive, 3)
-    assert (3, 0) == (mirror.update(archive).added, mirror.update(archive).removed)
+    assert (3, 0) == (mirror.update(original(archive)).added, mirror.update(original(archive)).removed)
     archive = grown(archive, 3, key=b"ada")
-    mirror.update(archive)
+    mirror.update(original(archive))
     check(mirror, archive)
 
     Compaction(archive, 10**8).run()
     archive = grown(archive.reopened())
-    mirror.update(archive)
+    mirror.update(original(archive))
     check(mirror, archive)
 
     Erasure(archive, key_set([b"ada"])).run()
     archive = archive.reopened()
-    mirror.update(archive)
+    mirror.update(original(archive))
     check(mirror, archive)
     drop_before(archive, {0: 65})
     archive = archive.reopened()
-    mirror.update(archive)
+    mirror.update(original(archive))
     check(mirror, archive)
 
     assert ["append"] * 3 + ["replace", "append", "overwrite", "delete"] == operations(mirror)
@@ -115,10 +121,10 @@ def test_mirror_that_is_in_step_commits_nothing(
 ) -> None:
     mirror = open_mirror()
     archive = grown(archive)
-    mirror.update(archive)
+    mirror.update(original(archive))
     before = mirror.table(TOPIC).metadata_location
 
-    assert mirror.update(archive).change is Change.NONE
+    assert mirror.update(original(archive)).change is Change.NONE
     assert before == mirror.table(TOPIC).metadata_location
 
 
@@ -126,7 +132,7 @@ def test_readers_skip_files_by_the_bounds_of_offset_and_timestamp(
     open_mirror: Callable[[], Mirror], archive: LakeTable
 ) -> None:
     mirror = open_mirror()
-    mirror.update(grown(archive, 6))
+    mirror.update(original(grown(archive, 6)))
 
     table = mirror.table(TOPIC)
     assert 6 == len(list(table.scan().plan_files()))
@@ -137,7 +143,7 @@ def test_readers_skip_files_by_the_bounds_of_offset_and_timestamp(
 def test_readers_open_a_local_table_by_its_path(tmp_path: Path, archive: LakeTable) -> None:
     mirror = Mirror(catalogue(tmp_path, "path"), "korvet")
     archive = grown(archive, 2)
-    mirror.update(archive)
+    mirror.update(original(archive))
 
     assert rows_of(Path(archive.location.path)) == rows_of_iceberg(f"{archive.location.path}/{FOLDER}")
 
@@ -147,7 +153,7 @@ def test_removing_unreferenced_files_of_an_archive_leaves_the_mirror_alone(
 ) -> None:
     mirror = open_mirror()
     archive = grown(archive, 3)
-    mirror.update(archive)
+    mirror.update(original(archive))
 
     archive.delta.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
 
@@ -189,18 +195,18 @@ def test_mirror_that_another_one_overtakes_compares_again(
     open_mirror: Callable[[], Mirror], archive: LakeTable
 ) -> None:
     archive = grown(archive, 2)
-    open_mirror().update(archive)
+    open_mirror().update(original(archive))
     late, catalogue = faulty(open_mirror())
     newer = grown(archive, 2)
 
     def overtaken(commit: Callable[[], CommitTableResponse]) -> CommitTableResponse:
-        open_mirror().update(newer)
+        open_mirror().update(original(newer))
         return commit()
 
     catalogue.faults.append(overtaken)
-    late.update(grown_elsewhere := newer)
+    late.update(original(newer))
 
-    check(open_mirror(), grown_elsewhere)
+    check(open_mirror(), newer)
 
 
 def test_mirror_of_an_older_version_does_not_bring_back_what_is_gone(
@@ -208,7 +214,7 @@ def test_mirror_of_an_older_version_does_not_bring_back_what_is_gone(
 ) -> None:
     """The newer version has the files of the snapshot that the older one compares with: an empty snapshot fences it."""
     archive = grown(archive, 2)
-    open_mirror().update(archive)
+    open_mirror().update(original(archive))
     older = grown(archive, 1, key=b"ada")
     Erasure(older, key_set([b"ada"])).run()
     newer = older.reopened()
@@ -216,11 +222,11 @@ def test_mirror_of_an_older_version_does_not_bring_back_what_is_gone(
     late, catalogue = faulty(open_mirror())
 
     def overtaken(commit: Callable[[], CommitTableResponse]) -> CommitTableResponse:
-        open_mirror().update(newer.reopened())
+        open_mirror().update(original(newer.reopened()))
         return commit()
 
     catalogue.faults.append(overtaken)
-    late.update(older)
+    late.update(original(older))
 
     check(open_mirror(), newer.reopened())
 
@@ -232,7 +238,7 @@ def test_repeated_commits_of_pyiceberg_would_add_files_twice(
     """Keep `commit.retry.num-retries=0`: with a retry, an overtaken mirror adds its files on top of the other's."""
     archive = grown(archive, 2)
     mirror = Mirror(catalogue(tmp_path, "sql"), "korvet")
-    mirror.update(archive)
+    mirror.update(original(archive))
     mirror.table(TOPIC).transaction().set_properties(
         {"commit.retry.num-retries": str(retries)}
     ).commit_transaction()
@@ -240,11 +246,11 @@ def test_repeated_commits_of_pyiceberg_would_add_files_twice(
     late, faults = faulty(Mirror(catalogue(tmp_path, "sql"), "korvet"))
 
     def overtaken(commit: Callable[[], CommitTableResponse]) -> CommitTableResponse:
-        Mirror(catalogue(tmp_path, "sql"), "korvet").update(newer)
+        Mirror(catalogue(tmp_path, "sql"), "korvet").update(original(newer))
         return commit()
 
     faults.faults.append(overtaken)
-    late.update(newer)
+    late.update(original(newer))
 
     assert (40 if retries == 0 else 60) == mirror.table(TOPIC).scan().count()
 
@@ -252,7 +258,7 @@ def test_repeated_commits_of_pyiceberg_would_add_files_twice(
 def test_commit_whose_answer_is_lost_is_found(open_mirror: Callable[[], Mirror], archive: LakeTable) -> None:
     archive = grown(archive, 2)
     mirror, catalogue = faulty(open_mirror())
-    mirror.update(archive)
+    mirror.update(original(archive))
     archive = grown(archive, 2)
 
     def lost(commit: Callable[[], CommitTableResponse]) -> CommitTableResponse:
@@ -260,7 +266,7 @@ def test_commit_whose_answer_is_lost_is_found(open_mirror: Callable[[], Mirror],
         raise CommitStateUnknownException("the answer was lost")
 
     catalogue.faults.append(lost)
-    mirror.update(archive)
+    mirror.update(original(archive))
 
     check(open_mirror(), archive)
     assert ["append"] * 2 == operations(open_mirror())
@@ -268,21 +274,20 @@ def test_commit_whose_answer_is_lost_is_found(open_mirror: Callable[[], Mirror],
 
 def test_catalogue_that_refuses_is_reported(open_mirror: Callable[[], Mirror], archive: LakeTable) -> None:
     mirror, catalogue = faulty(open_mirror())
-    mirror.update(archive)
+    mirror.update(original(archive))
 
     def refuse(_commit: Callable[[], CommitTableResponse]) -> CommitTableResponse:
         raise CommitFailedException("no")
 
     catalogue.faults += [refuse] * 5
     with pytest.raises(CatalogueRefused, match=r"korvet\.orders: the catalogue refused 5 commits in a row"):
-        mirror.update(grown(archive))
+        mirror.update(original(grown(archive)))
 
 
 KILLED = """
 import os, sys
 from pathlib import Path
-from tests.lake.test_mirror import Faulty, Mirror, catalogue, lake
-from korvet.lake.table import LakeTable
+from tests.lake.test_mirror import Faulty, Mirror, Original, catalogue, lake
 
 def die(before):
     def fault(commit):
@@ -293,7 +298,7 @@ def die(before):
 
 folder, kind, when = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 broken = Faulty(catalogue(folder, kind), [die(when == "before")])
-Mirror(broken, "korvet").update(LakeTable.open(lake(folder), "orders"))
+Mirror(broken, "korvet").update(Original.open(lake(folder), "orders"))
 """
 
 
@@ -303,14 +308,14 @@ def test_mirror_that_is_killed_at_its_commit_leaves_a_whole_table(
     kind: str, when: str, tmp_path: Path, archive: LakeTable
 ) -> None:
     mirror = Mirror(catalogue(tmp_path, kind), "korvet")
-    mirror.update(archive)
+    mirror.update(original(archive))
     archive = grown(archive, 3)
 
     command = [sys.executable, "-c", KILLED, str(tmp_path), kind, when]
     assert 9 == subprocess.run(command, check=False).returncode
 
     mirror = Mirror(catalogue(tmp_path, kind), "korvet")
-    done = mirror.update(archive)
+    done = mirror.update(original(archive))
     assert (Change.COMMITTED if when == "before" else Change.NONE) is done.change
     check(mirror, archive)
 
@@ -323,7 +328,7 @@ def test_store_that_speaks_s3_holds_mirrored_tables(tmp_path: Path) -> None:
         catalogue = open_catalogue(place, None, {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalogue.db"})
         mirror = Mirror(catalogue, "korvet")
 
-        assert 1 == mirror.update(archive).added
+        assert 1 == mirror.update(original(archive)).added
 
         rows = mirror.table(TOPIC).scan().to_arrow()
         assert list(range(10)) == sorted(rows.column("offset").to_pylist())
@@ -337,7 +342,7 @@ def test_foreign_snapshot_is_noticed_and_rebuilt(
 ) -> None:
     mirror = open_mirror()
     archive = grown(archive)
-    mirror.update(archive)
+    mirror.update(original(archive))
     table = mirror.table(TOPIC)
     with table.transaction() as transaction, transaction.update_snapshot().fast_append():
         pass  # a snapshot without a file
@@ -345,8 +350,8 @@ def test_foreign_snapshot_is_noticed_and_rebuilt(
     with pytest.raises(
         Diverged, match=r"another program has written snapshot \d+ to korvet\.orders; --rebuild"
     ):
-        mirror.update(grown(archive))
-    mirror.rebuild(archive.reopened())
+        mirror.update(original(grown(archive)))
+    mirror.rebuild(original(archive.reopened()))
 
     check(mirror, archive.reopened())
 
@@ -357,21 +362,21 @@ def test_mirror_of_a_newer_version_than_the_archive_has_is_noticed(
     """The archive was restored from an older copy."""
     mirror = open_mirror()
     newer = grown(archive, 2)
-    mirror.update(newer)
+    mirror.update(original(newer))
     (Path(archive.location.path) / "_delta_log" / f"{newer.version:020d}.json").unlink()
     restored = LakeTable.open(lake(Path(archive.location.path).parents[1]), TOPIC)
 
     with pytest.raises(Diverged, match=r"shows version 2 of .*, whose newest version is 1"):
-        mirror.update(restored)
+        mirror.update(original(restored))
 
 
 def test_mirror_of_another_archive_is_refused(tmp_path: Path, archive: LakeTable) -> None:
     mirror = Mirror(catalogue(tmp_path, "sql"), "korvet")
-    mirror.update(archive)
+    mirror.update(original(archive))
     other = LakeTable.open_or_create(lake(tmp_path / "other"), TOPIC, TOPIC_ID)
 
     with pytest.raises(Diverged, match=r"korvet\.orders mirrors another table than .*/other/lake/orders"):
-        mirror.update(other)
+        mirror.update(original(other))
 
 
 def test_foreign_table_is_refused(tmp_path: Path, archive: LakeTable) -> None:
@@ -380,7 +385,7 @@ def test_foreign_table_is_refused(tmp_path: Path, archive: LakeTable) -> None:
     sql.create_table(NAME, pa.schema([("a", pa.int64())]))
 
     with pytest.raises(Diverged, match=r"no mirror of korvet's; choose --namespace"):
-        Mirror(sql, "korvet").update(archive)
+        Mirror(sql, "korvet").update(original(archive))
 
 
 def test_fault_of_one_table_leaves_the_others_alone(tmp_path: Path) -> None:
@@ -416,7 +421,7 @@ def test_old_snapshots_expire_and_orphans_go(open_mirror: Callable[[], Mirror], 
     mirror = open_mirror()
     for _ in range(SLACK + 2):
         archive = grown(archive)
-        mirror.update(archive)
+        mirror.update(original(archive))
     table, now = mirror.table(TOPIC), datetime.now(UTC)
     keep = timedelta(days=1)
 
@@ -429,19 +434,19 @@ def test_old_snapshots_expire_and_orphans_go(open_mirror: Callable[[], Mirror], 
     assert 1 == len(mirror.table(TOPIC).snapshots()) < KEPT
     check(mirror, archive)
     archive = grown(archive)
-    mirror.update(archive)
+    mirror.update(original(archive))
     check(mirror, archive)
 
 
 def test_dropped_tables_keep_the_archive(open_mirror: Callable[[], Mirror], archive: LakeTable) -> None:
     mirror = open_mirror()
     archive = grown(archive)
-    mirror.update(archive)
+    mirror.update(original(archive))
 
     mirror.catalog.drop_table(NAME)
 
     with pytest.raises(NoSuchTableError):
         mirror.table(TOPIC)
     assert 10 == len(rows_of(Path(archive.location.path)))
-    mirror.update(archive)
+    mirror.update(original(archive))
     check(mirror, archive)

@@ -29,6 +29,7 @@ from korvet.lake.errors import CommitConflict
 from korvet.lake.file_writing import RangeWriter
 from korvet.lake.files import ArchivedRange
 from korvet.lake.iceberg.mirror import FOLDER, Mirror
+from korvet.lake.iceberg.original import Original
 from korvet.lake.iceberg.path_catalog import PathCatalog
 from korvet.lake.retention import drop_before, expired_up_to
 from korvet.lake.schema import DAY_MS, HEADERS, archive_table
@@ -158,7 +159,7 @@ class Upkeep(RuleBasedStateMachine):
 
     @rule()
     def mirror(self) -> None:
-        Mirror(PathCatalog(self.place, FOLDER), "korvet").update(self.newest())
+        Mirror(PathCatalog(self.place, FOLDER), "korvet").update(Original.open(self.place, TOPIC))
         path = Path(self.newest().location.path)
         assert rows_of(path) == rows_of_iceberg(f"{path}/{FOLDER}")
 

@@ -1,4 +1,4 @@
-"""`korvet lake mirror`: keep Iceberg tables in step with archives."""
+"""`korvet lake mirror`: keep Iceberg tables in step with archives and typed tables."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import click
 from attrs import asdict, define, field
 
 from korvet.cli.lake.options import (
-    archives,
     config_file,
     lake_location,
     needing_extra,
+    no_archive,
     parsed_location,
     storage_options,
 )
@@ -25,6 +25,7 @@ from korvet.cli.times import interval_s
 
 if TYPE_CHECKING:
     from korvet.lake.iceberg.rounds import Outcome
+    from korvet.lake.location import Location
 
 
 @click.command(name="mirror")
@@ -69,9 +70,9 @@ def command(
     rebuild: bool,
     as_json: bool,
 ) -> None:
-    """Keep Iceberg tables in step with archives, once or continuously.
+    """Keep Iceberg tables in step with archives and typed tables, once or continuously.
 
-    An Iceberg table has the files of the archive, of which none is copied: its metadata is in URL/<topic>/_iceberg.
+    An Iceberg table has the files of the Delta table, of which none is copied: its metadata is in URL/<topic>/_iceberg.
     Without a catalogue, DuckDB and Spark open that folder. Exits with 1 when a topic failed in the last round.
     """
     if rebuild and every_s is not None:
@@ -84,7 +85,13 @@ def command(
         from korvet.lake.iceberg.mirror import Mirror
         from korvet.lake.iceberg.rounds import Rounds
     mirror = Mirror(open_catalogue(location, catalog, properties), namespace)
-    rounds = Rounds(mirror, location, lambda: archives(location, topics), timedelta(hours=keep_hours))
+    rounds = Rounds(
+        mirror,
+        location,
+        lambda: tables(location, topics),
+        timedelta(hours=keep_hours),
+        skips_others=topics is None,
+    )
     display = Display(is_json=as_json, is_repeated=every_s is not None)
     if rebuild:
         display.show(rounds.round(rebuilds=True))
@@ -95,9 +102,21 @@ def command(
         raise SystemExit(1)
 
 
+def tables(location: Location, names: str | None) -> list[str]:
+    """Return the comma-separated names, or those of all Delta tables. Raises LakeError, and NoTable without any."""
+    from korvet.pipeline.archive_status import tables_in
+
+    if names is not None:
+        return [name for name in names.split(",") if name]
+    found = tables_in(location)
+    if not found:
+        raise no_archive(location)
+    return found
+
+
 @define
 class Display:
-    """Prints what rounds did: the first one whole, later ones only if a table changed or failed anew."""
+    """Prints what rounds did: the first one whole, later ones only if a table changed or has another error."""
 
     is_json: bool
     is_repeated: bool

@@ -1,4 +1,4 @@
-"""Keep an Iceberg table in step with a topic's archive: the same files, described in a catalogue.
+"""Keep an Iceberg table in step with a Delta table of korvet's: the same files, described in a catalogue.
 
 Delta's log remains the only truth. The mirror compares sets: what the newest Delta version has, and what the Iceberg
 table's snapshot has. The difference is right from any snapshot, so nothing that was lost or repeated before matters.
@@ -13,7 +13,7 @@ the Delta table and the version; the snapshots carry it as well, so that a mirro
 | two mirrors commit | one is refused, and compares again |
 | killed before the commit | manifests without a snapshot, which `korvet.lake.iceberg.upkeep` removes |
 | killed after the commit, its answer lost | the next round reads the property |
-| Delta compacts, retains, erases | snapshots `replace`, `delete`, `overwrite` |
+| files are joined, dropped, erased, merged | snapshots `replace`, `delete`, `overwrite` |
 | a foreign snapshot, another Delta table, an older version | Diverged; nothing is written until the table is rebuilt |
 
 The Iceberg table lies in `_iceberg` inside the Delta table: cleaning up a Delta table leaves folders with an underscore
@@ -28,6 +28,7 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Protocol
 
+import pyarrow as pa
 from attrs import frozen
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -45,15 +46,17 @@ from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 
 from korvet.lake.errors import LakeError
 from korvet.lake.files import FileRange, file_range
-from korvet.lake.iceberg.data_files import data_files
-from korvet.lake.iceberg.table_schema import SCHEMA, SPEC
-from korvet.lake.table import LakeTable
+from korvet.lake.iceberg.original import TYPE_ERRORS, Original, refused_types
+from korvet.lake.iceberg.table_schema import SCHEMA
 
 logger = logging.getLogger(__name__)
 
 FOLDER = "_iceberg"
 #: The property, and the entry of a snapshot's summary: `<id of the Delta table>:<version>`.
 MIRRORED = "korvet.delta"
+#: The property with a hash of the Delta schema that the Iceberg table's was made of.
+SCHEMA_HASH = "korvet.schema"
+NAME_MAPPING = "schema.name-mapping.default"
 ROUNDS = 5
 PROPERTIES = {
     "format-version": "2",
@@ -61,7 +64,6 @@ PROPERTIES = {
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
-    "schema.name-mapping.default": SCHEMA.name_mapping.model_dump_json(),
 }
 
 
@@ -74,7 +76,7 @@ class CatalogueRefused(LakeError):  # noqa: N818  the name states the fault
 
 
 class Change(StrEnum):
-    """What a round did to the Iceberg table."""
+    """The kinds of change that a round makes to an Iceberg table."""
 
     CREATED = "created"
     COMMITTED = "committed"
@@ -92,7 +94,7 @@ class Mirrored:
 
 
 class Catalogue(Protocol):
-    """What a mirror needs of a catalogue: PyIceberg's have more, `PathCatalog` has just this."""
+    """The part of a catalogue that a mirror uses. `PathCatalog` has just this, PyIceberg's have more."""
 
     def create_namespace(self, namespace: str) -> None:
         """Create a namespace. Raises NamespaceAlreadyExistsError."""
@@ -103,7 +105,7 @@ class Catalogue(Protocol):
     def create_table(
         self,
         identifier: tuple[str, str],
-        schema: Schema,
+        schema: Schema | pa.Schema,
         *,
         location: str,
         partition_spec: PartitionSpec,
@@ -122,25 +124,26 @@ class Mirror:
     catalog: Catalogue
     namespace: str
 
-    def update(self, archive: LakeTable) -> Mirrored:
-        """Make the Iceberg table equal to the archive's snapshot.
+    def update(self, original: Original) -> Mirrored:
+        """Make the Iceberg table equal to the original's version, or to a newer one.
 
-        Raises Diverged, CatalogueRefused, and LakeError for the archive's own faults.
+        Raises Diverged, NotMirrored, CatalogueRefused, and LakeError for faults of the original.
         """
         for _ in range(ROUNDS):
-            table, change = self._opened(archive)
-            known = mirrored_version(table, archive)
-            if known == archive.version:
-                return Mirrored(archive.version, change)
-            if known is not None and known > archive.version:
-                archive = archive.reopened()
-                if known > archive.version:
-                    raise Diverged(
-                        f"{_named(table)} shows version {known} of {archive.location}, whose newest version is"
-                        f" {archive.version}; --rebuild makes it again."
-                    )
+            table, change = self._opened(original)
+            known = mirrored_version(table, original)
+            if known == original.version:
+                return Mirrored(original.version, change)
+            if known is not None and known > original.version:
+                original = original.reopened()
+                if known <= original.version:
+                    continue
+                raise Diverged(
+                    f"{_named(table)} shows version {known} of {original.location}, whose newest version is"
+                    f" {original.version}; --rebuild makes it again."
+                )
             try:
-                added, removed = _commit(table, archive)
+                added, removed = _commit(table, original)
             except CommitFailedException:
                 continue  # another mirror was first
             except CommitStateUnknownException:
@@ -151,23 +154,23 @@ class Mirror:
                 continue
             if change is Change.NONE:
                 change = Change.COMMITTED
-            return Mirrored(archive.version, change, added, removed)
+            return Mirrored(original.version, change, added, removed)
         raise CatalogueRefused(
-            f"{self.namespace}.{archive.topic}: the catalogue refused {ROUNDS} commits in a row; try again."
+            f"{self.namespace}.{original.name}: the catalogue refused {ROUNDS} commits in a row; try again."
         )
 
-    def rebuild(self, archive: LakeTable) -> Mirrored:
+    def rebuild(self, original: Original) -> Mirrored:
         """Remove the Iceberg table from the catalogue, which deletes no data, and make it again."""
         with suppress(NoSuchTableError):
-            self.catalog.drop_table((self.namespace, archive.topic))
-        return self.update(archive)
+            self.catalog.drop_table((self.namespace, original.name))
+        return self.update(original)
 
     def table(self, topic: str) -> Table:
         """Open the Iceberg table of a topic. Raises NoSuchTableError."""
         return self.catalog.load_table((self.namespace, topic))
 
-    def _opened(self, archive: LakeTable) -> tuple[Table, Change]:
-        identifier = (self.namespace, archive.topic)
+    def _opened(self, original: Original) -> tuple[Table, Change]:
+        identifier = (self.namespace, original.name)
         with suppress(NoSuchTableError):
             return self.catalog.load_table(identifier), Change.NONE
         with suppress(NamespaceAlreadyExistsError):
@@ -175,17 +178,19 @@ class Mirror:
         try:
             table = self.catalog.create_table(
                 identifier,
-                SCHEMA,
-                location=f"{archive.location.url}/{FOLDER}",
-                partition_spec=SPEC,
-                properties={**PROPERTIES, MIRRORED: _mark(archive, -1)},
+                original.schema,
+                location=f"{original.location.url}/{FOLDER}",
+                partition_spec=original.spec,
+                properties={**PROPERTIES, MIRRORED: _mark(original, -1), SCHEMA_HASH: original.schema_hash},
             )
+        except TYPE_ERRORS as error:
+            raise refused_types(original, error) from error
         except TableAlreadyExistsError:
             return self.catalog.load_table(identifier), Change.NONE
         return table, Change.CREATED
 
 
-def mirrored_version(table: Table, archive: LakeTable) -> int | None:
+def mirrored_version(table: Table, original: Original) -> int | None:
     """Return the Delta version that the Iceberg table shows, None if it shows none yet. Raises Diverged."""
     again = "--rebuild makes it again."
     mark = table.properties.get(MIRRORED)
@@ -194,10 +199,11 @@ def mirrored_version(table: Table, archive: LakeTable) -> int | None:
             f"{_named(table)} is a table of the catalogue, but no mirror of korvet's; choose --namespace."
         )
     owner, _, version = mark.rpartition(":")
-    if owner != _owner(archive):
-        raise Diverged(f"{_named(table)} mirrors another table than {archive.location}; {again}")
-    if table.schema().as_struct() != SCHEMA.as_struct() or table.spec().fields != SPEC.fields:
-        raise Diverged(f"{_named(table)} has other columns or partitions than an archive; {again}")
+    if owner != original.id:
+        raise Diverged(f"{_named(table)} mirrors another table than {original.location}; {again}")
+    has_columns = not original.is_archive or table.schema().as_struct() == SCHEMA.as_struct()
+    if not has_columns or table.spec().fields != original.spec.fields:
+        raise Diverged(f"{_named(table)} has other columns or partitions than {original.location}; {again}")
     snapshot = table.current_snapshot()
     if snapshot is not None and (snapshot.summary is None or snapshot.summary.get(MIRRORED) != mark):
         raise Diverged(
@@ -220,13 +226,14 @@ def live_files(table: Table) -> dict[str, DataFile]:
     }
 
 
-def _commit(table: Table, archive: LakeTable) -> tuple[int, int]:
+def _commit(table: Table, original: Original) -> tuple[int, int]:
     """Commit the difference, also if there is none. Return the number of files that were added and removed."""
-    wanted, live = data_files(archive), live_files(table)
+    transaction = Transaction(table)
+    _describe_columns(transaction, original)
+    wanted, live = original.data_files(transaction.table_metadata.schema()), live_files(table)
     new = [file for path, file in wanted.items() if path not in live]
     gone = [file for path, file in live.items() if path not in wanted]
-    mark = {MIRRORED: _mark(archive, archive.version)}
-    transaction = Transaction(table)
+    mark = {MIRRORED: _mark(original, original.version)}
     if gone:
         replacing, new = _split(new, gone)
         removal = _Replacing(_operation(replacing, gone), transaction, table.io, snapshot_properties=mark)
@@ -244,6 +251,21 @@ def _commit(table: Table, archive: LakeTable) -> tuple[int, int]:
     transaction.set_properties(mark)
     transaction.commit_transaction()
     return len(wanted.keys() - live.keys()), len(gone)
+
+
+def _describe_columns(transaction: Transaction, original: Original) -> None:
+    """Add the columns that the original has gained, and name all columns for files, which have no field ids."""
+    properties = transaction.table_metadata.properties
+    if properties.get(SCHEMA_HASH) != original.schema_hash:
+        try:
+            with transaction.update_schema() as update:
+                update.union_by_name(original.schema)
+        except TYPE_ERRORS as error:
+            raise refused_types(original, error) from error
+        transaction.set_properties({SCHEMA_HASH: original.schema_hash})
+    mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
+    if properties.get(NAME_MAPPING) != mapping:
+        transaction.set_properties({NAME_MAPPING: mapping})
 
 
 def _split(new: Iterable[DataFile], gone: Collection[DataFile]) -> tuple[list[DataFile], list[DataFile]]:
@@ -267,7 +289,8 @@ def _operation(new: Collection[DataFile], gone: Collection[DataFile]) -> Operati
     if not new:
         return Operation.DELETE
     is_same = sum(file.record_count for file in new) == sum(file.record_count for file in gone)
-    return Operation.REPLACE if is_same else Operation.OVERWRITE
+    is_joined = is_same and all(file_range(file.file_path) is not None for file in new)
+    return Operation.REPLACE if is_joined else Operation.OVERWRITE
 
 
 class _Replacing(_OverwriteFiles):
@@ -281,12 +304,8 @@ class _Replacing(_OverwriteFiles):
         return Summary(operation=operation, **values)
 
 
-def _owner(archive: LakeTable) -> str:
-    return str(archive.delta.metadata().id)
-
-
-def _mark(archive: LakeTable, version: int) -> str:
-    return f"{_owner(archive)}:{version}"
+def _mark(original: Original, version: int) -> str:
+    return f"{original.id}:{version}"
 
 
 def _named(table: Table) -> str:

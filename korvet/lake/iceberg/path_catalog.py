@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
 
+import pyarrow as pa
 from attrs import frozen
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
@@ -63,7 +64,7 @@ class PathCatalog:
     def create_table(
         self,
         identifier: tuple[str, str],
-        schema: Schema,
+        schema: Schema | pa.Schema,
         *,
         location: str,
         partition_spec: PartitionSpec,
@@ -72,7 +73,8 @@ class PathCatalog:
         """Create a table. Raises TableAlreadyExistsError."""
         folder = self._metadata_folder(identifier)
         folder.mkdir(parents=True, exist_ok=True)
-        metadata = new_table_metadata(schema, partition_spec, UNSORTED_SORT_ORDER, location, properties)
+        columns = Catalog._convert_schema_if_needed(schema)  # noqa: SLF001  as other catalogues do
+        metadata = new_table_metadata(columns, partition_spec, UNSORTED_SORT_ORDER, location, properties)
         try:
             path = self._write(folder, 1, metadata)
         except FileExistsError:

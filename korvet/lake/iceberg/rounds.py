@@ -1,4 +1,4 @@
-"""Mirror the archives of a lake, once or continuously. A fault stays with its table; the others go on."""
+"""Mirror the tables of a lake, once or continuously. A fault stays with its table; the others go on."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 
 from attrs import define, field, frozen
 
-from korvet.lake.errors import LakeError
+from korvet.lake.errors import LakeError, WrongTable
 from korvet.lake.iceberg.catalogs import described
 from korvet.lake.iceberg.mirror import FOLDER, Change, Mirror
+from korvet.lake.iceberg.original import Original
 from korvet.lake.iceberg.upkeep import expire, remove_orphans
 from korvet.lake.location import Location
-from korvet.lake.table import LakeTable
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ CLEANED_EVERY = 100
 
 @frozen
 class Outcome:
-    """What a round did to the Iceberg table of a topic. `version` is the Delta version that it shows."""
+    """The change that a round made to the Iceberg table of a topic. `version` is the Delta version that it shows."""
 
     version: int | None = None
     change: Change = Change.NONE
@@ -36,15 +36,16 @@ class Outcome:
 
 @define
 class Rounds:
-    """The mirrored topics of a lake. A job: `stop` ends it after the commit in hand."""
+    """The mirrored tables of a lake. A job: `stop` ends it after the commit in hand."""
 
     mirror: Mirror
     lake: Location
-    #: Returns the topics to mirror, anew in each round.
+    #: Returns the names of the tables to mirror; called in each round.
     topics: Callable[[], Sequence[str]]
     keep: timedelta
+    #: Leave out Delta tables that are not korvet's, instead of reporting them.
+    skips_others: bool = False
     stopping: threading.Event = field(factory=threading.Event)
-    _archives: dict[str, LakeTable] = field(factory=dict)
     _commits: dict[str, int] = field(factory=dict)  # since orphans were last removed
 
     def stop(self) -> None:
@@ -67,7 +68,8 @@ class Rounds:
             try:
                 outcomes[topic] = self._mirrored(topic, rebuilds=rebuilds)
             except LakeError as error:
-                outcomes[topic] = Outcome(error=str(error))
+                if not (self.skips_others and isinstance(error, WrongTable)):
+                    outcomes[topic] = Outcome(error=str(error))
             except (
                 Exception
             ) as error:  # catalogues raise the errors of their libraries, without a class in common
@@ -76,8 +78,8 @@ class Rounds:
         return outcomes
 
     def _mirrored(self, topic: str, *, rebuilds: bool) -> Outcome:
-        archive = self._archives[topic] = LakeTable.open(self.lake, topic, previous=self._archives.get(topic))
-        done = self.mirror.rebuild(archive) if rebuilds else self.mirror.update(archive)
+        original = Original.open(self.lake, topic)
+        done = self.mirror.rebuild(original) if rebuilds else self.mirror.update(original)
         expired = 0
         if done.change is not Change.NONE:
             expired = self._tidied(topic)
