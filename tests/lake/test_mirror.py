@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from attrs import define, field
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, NoSuchTableError
+from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.table import CommitTableResponse, Table
 
 from korvet.lake.compacting import Compaction
@@ -146,6 +148,16 @@ def test_readers_open_a_local_table_by_its_path(tmp_path: Path, archive: LakeTab
     mirror.update(original(archive))
 
     assert rows_of(Path(archive.location.path)) == rows_of_iceberg(f"{archive.location.path}/{FOLDER}")
+
+
+def test_files_have_the_field_ids_of_the_table(tmp_path: Path, archive: LakeTable) -> None:
+    mirror = Mirror(catalogue(tmp_path, "sql"), "korvet")
+    archive = grown(archive)
+    mirror.update(original(archive))
+
+    found = pyarrow_to_schema(pq.read_schema(archive.absolute(archive.files[0])))
+
+    assert mirror.table(TOPIC).schema().as_struct() == found.as_struct()
 
 
 def test_removing_unreferenced_files_of_an_archive_leaves_the_mirror_alone(

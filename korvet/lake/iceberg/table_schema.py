@@ -2,7 +2,7 @@
 
 Delta's partition column `date` is no column here: Iceberg derives it. A catalogue assigns field ids in the order of
 the columns, nested ones last, so that the ids below are those of every catalogue; the files are matched by names
-(`schema.name-mapping.default`), because they have no ids.
+(`schema.name-mapping.default`): those of typed tables and older ones have no ids.
 """
 
 from __future__ import annotations
