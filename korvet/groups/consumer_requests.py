@@ -13,6 +13,8 @@ from korvet.groups.classic import ClassicGroup
 from korvet.groups.consumer import ConsumerGroup
 from korvet.groups.consumer_members import JOIN_EPOCH, Beat, ConsumerLimits, Heartbeat
 from korvet.groups.machine import Group, GroupMachine
+from korvet.groups.members import GroupLimits
+from korvet.groups.migration import upgraded
 from korvet.groups.subscriptions import Topic, Topics
 from korvet.protocol.errors import GroupIdNotFound, KafkaError, UnsupportedAssignor, UnsupportedVersion
 from korvet.storage import interface as storage
@@ -51,6 +53,11 @@ class KnownTopics:
         return self.topics
 
 
+def classic_limits_of(config: Config) -> GroupLimits:
+    """Return the limits of classic groups."""
+    return GroupLimits(config.group_initial_rebalance_delay_ms, config.group_max_size)
+
+
 def limits_of(config: Config, own: Settings) -> ConsumerLimits:
     """Return the limits of a group with settings of its own, within the bounds that the broker has now."""
 
@@ -67,13 +74,22 @@ def limits_of(config: Config, own: Settings) -> ConsumerLimits:
         bounded("assignment_interval"),
         config.group_consumer_max_size,
         config.group_consumer_assignors,
+        config.group_consumer_migration_policy in ("bidirectional", "upgrade"),
+        config.group_consumer_migration_policy in ("bidirectional", "downgrade"),
+        classic_limits_of(config),
     )
 
 
 def consumer_group(
-    machine: GroupMachine, request: Heartbeat, limits: ConsumerLimits, *, exists: bool
+    machine: GroupMachine,
+    request: Heartbeat,
+    limits: ConsumerLimits,
+    topics: Topics,
+    now_ms: float,
+    *,
+    exists: bool,
 ) -> ConsumerGroup:
-    """Return the group for a heartbeat: a new one, which the caller has to keep, if a group without members is joined.
+    """Return the group for a heartbeat. It may be another one than the machine's, which the caller then has to convert.
 
     Raises UnsupportedAssignor, GroupIdNotFound.
     """
@@ -88,8 +104,10 @@ def consumer_group(
         return group
     if not exists and request.member_epoch != JOIN_EPOCH:
         raise GroupIdNotFound(f"Consumer group {group.group_id} not found.")
-    if machine.is_used or request.member_epoch != JOIN_EPOCH:
+    if request.member_epoch != JOIN_EPOCH:
         raise GroupIdNotFound(f"Group {group.group_id} is not a consumer group.")
+    if group.members:
+        return upgraded(group, limits, topics, now_ms)
     # Stored commits of a classic group are fenced by its generation, so that it must not fall. In Kafka the epoch is 1
     # before the first member joins.
     epoch = max(group.generation_id, 1)
@@ -101,6 +119,7 @@ def is_steady(group: ConsumerGroup, request: Heartbeat, topics: Topics) -> bool:
     member = group.members.get(request.member_id)
     return (
         member is not None
+        and member.classic is None
         and request.member_epoch == member.epoch == group.assignment_epoch == group.epoch
         and member.current.is_reconciled_to(group.assignment_epoch)
         and request.names is None

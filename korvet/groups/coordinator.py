@@ -16,8 +16,8 @@ under `korvet.concurrency.tasks.supervise`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import ClassVar
 
 import trio
@@ -29,6 +29,7 @@ from korvet.concurrency.time_slices import run_in_slices
 from korvet.config import Config
 from korvet.coordination.routing import Processes, Routing, Verbs
 from korvet.coordination.runtime import Held, Machines, Parked, Runtime, Ticket, current_ms
+from korvet.groups import consumer_heartbeats, mixed
 from korvet.groups.classic import ClassicGroup
 from korvet.groups.commits import check_fetch
 from korvet.groups.consumer import ConsumerGroup
@@ -38,6 +39,7 @@ from korvet.groups.consumer_requests import (
     CommitCheck,
     KnownTopics,
     Refreshes,
+    classic_limits_of,
     consumer_group,
     is_steady,
     limits_of,
@@ -54,7 +56,6 @@ from korvet.protocol.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopic,
     IllegalGeneration,
-    InconsistentGroupProtocol,
     InvalidGroupId,
     InvalidRegularExpression,
     InvalidRequest,
@@ -142,7 +143,7 @@ class GroupCoordinator:
     @property
     def limits(self) -> GroupLimits:
         """The settings of groups."""
-        return GroupLimits(self.config.group_initial_rebalance_delay_ms, self.config.group_max_size)
+        return classic_limits_of(self.config)
 
     def consumer_limits(self, group_id: str) -> ConsumerLimits:
         """Return the settings of a consumer group: its own, else the broker's."""
@@ -174,18 +175,24 @@ class GroupCoordinator:
 
     @VERBS.add(waits=True)
     async def join(self, group_id: str, join: Join, parked: Parked) -> Joined:
-        """Handle JoinGroup: return when the generation begins. Raises NotCoordinator if `parked` ends the wait."""
+        """Handle JoinGroup: return when the generation begins. Raises NotCoordinator if `parked` ends the wait.
+
+        In a group with members of the consumer protocol, return immediately.
+        """
         _check_group_id(group_id)
         self._check_join(join)
         ticket = Ticket()
-        async with self.runtime.hold(group_id) as held:
+        async with self._hold_with_topics(group_id) as (held, topics):
             if join.member_id and not held.exists:
                 raise UnknownMemberId
-            group = self._joined_group(held.machine)
-            group.join(join, ticket, current_ms())
-            if group is not held.machine.group and (group.members or group.has_newcomers):
-                held.machine.convert(group)
+            group, now_ms = held.machine.group, current_ms()
+            if isinstance(group, ConsumerGroup) and group.members:
+                group.limits = self.consumer_limits(group_id)
+                mixed.join(group, join, topics, ticket, now_ms)
+            else:
+                self._join_classic(held.machine, join, ticket, now_ms)
         answer = await ticket.wait(parked)
+        await self._assign(group_id, held)
         if isinstance(answer, Joined):
             return answer
         raise NotCoordinator
@@ -197,8 +204,12 @@ class GroupCoordinator:
         if any(len(each) > self.config.group_max_metadata_bytes for each in sync.assignments.values()):
             raise InvalidRequest("an assignment is larger than group.max.metadata.bytes")
         ticket = Ticket()
-        async with self.runtime.hold(group_id) as held:
-            held.machine.classic.sync(sync, ticket, current_ms())
+        async with self._hold_with_topics(group_id) as (held, topics):
+            group = held.machine.group
+            if isinstance(group, ConsumerGroup):
+                mixed.sync(group, sync, topics, ticket, current_ms())
+            else:
+                group.sync(sync, ticket, current_ms())
         answer = await ticket.wait(parked)
         if isinstance(answer, Synced):
             return answer
@@ -218,8 +229,12 @@ class GroupCoordinator:
             with suppress(FencedInstanceId):  # the runtime confirms it below
                 machine.group.heartbeat(member_id, group_instance_id, generation_id, now_ms)
                 return
-        async with self.runtime.hold(group_id) as held:
-            held.machine.classic.heartbeat(member_id, group_instance_id, generation_id, current_ms())
+        async with self._hold_with_topics(group_id) as (held, topics):
+            group, now_ms = held.machine.group, current_ms()
+            if isinstance(group, ConsumerGroup):
+                mixed.heartbeat(group, member_id, group_instance_id, generation_id, topics, now_ms)
+            else:
+                group.heartbeat(member_id, group_instance_id, generation_id, now_ms)
 
     @VERBS.add()
     async def leave(self, group_id: str, leaving: Sequence[Leave]) -> list[ErrorCode]:
@@ -228,17 +243,33 @@ class GroupCoordinator:
         async with self.runtime.hold(group_id) as held:
             group = held.machine.group
             if isinstance(group, ConsumerGroup):
-                return [ErrorCode.UNKNOWN_MEMBER_ID for _ in leaving]
+                return mixed.leave(group, leaving)
             return group.leave(leaving, current_ms())
 
-    def _joined_group(self, machine: GroupMachine) -> ClassicGroup:
+    def _join_classic(self, machine: GroupMachine, join: Join, ticket: Ticket, now_ms: float) -> None:
+        """Let a client join a classic group, or a group without members, which becomes a classic one."""
         group = machine.group
         if isinstance(group, ClassicGroup):
-            return group
-        if group.members:
-            raise InconsistentGroupProtocol("the group's members use the consumer protocol")
+            group.join(join, ticket, now_ms)
+            return
         # Stored commits are fenced by the generation, so that it must not fall.
-        return ClassicGroup(group.group_id, self.limits, generation_id=group.epoch)
+        new = ClassicGroup(group.group_id, self.limits, generation_id=group.epoch)
+        new.join(join, ticket, now_ms)
+        if new.members or new.has_newcomers:
+            machine.convert(new)
+        else:
+            group.answers += new.answers
+
+    @asynccontextmanager
+    async def _hold_with_topics(self, group_id: str) -> AsyncIterator[tuple[HeldGroup, Topics]]:
+        """Hold the group as `Runtime.hold` does. The topics are those that exist if it is a consumer group."""
+        topics: Topics | None = None
+        while True:
+            async with self.runtime.hold(group_id) as held:
+                if topics is not None or isinstance(held.machine.group, ClassicGroup):
+                    yield held, topics or {}
+                    return
+            topics = await self._topics()
 
     # --- Members of consumer groups ---------------------------------------------------------------------
 
@@ -264,20 +295,22 @@ class GroupCoordinator:
             group = machine.group
             if is_steady(group, request, topics):
                 group.limits = limits
-                return self._answer(group, group.heartbeat(request, topics, now_ms), topics)
+                return self._answer(
+                    group, consumer_heartbeats.heartbeat(group, request, topics, now_ms), topics
+                )
         async with self.runtime.hold(group_id) as held:
-            group = consumer_group(held.machine, request, limits, exists=held.exists)
-            group.check(request)
+            now_ms = current_ms()
+            group = consumer_group(held.machine, request, limits, topics, now_ms, exists=held.exists)
+            consumer_heartbeats.check(group, request)
             if invalid is not None:
                 raise invalid
             if request.expression and matching is not None:
                 group.resolve(request.expression, matching)
-            beat = group.heartbeat(request, topics, current_ms())
+            beat = consumer_heartbeats.heartbeat(group, request, topics, now_ms)
             if group is not held.machine.group:
                 held.machine.convert(group)
             answer = self._answer(group, beat, topics)
-        if group.must_assign(current_ms()):
-            await self._assign(group_id, group)
+        await self._assign(group_id, held)
         return answer
 
     @VERBS.add()
@@ -300,16 +333,17 @@ class GroupCoordinator:
         stale = self._refreshes.stale(group, topics, current_ms(), interval_ms) if group.resolved else ()
         return ConsumerAnswer(beat, group.limits.heartbeat_interval_ms, stale)
 
-    async def _assign(self, group_id: str, group: ConsumerGroup) -> None:
+    async def _assign(self, group_id: str, held: HeldGroup) -> None:
         """Compute the target of a large group in time slices, until it is that of the group as it is."""
-        if group_id in self._assigning:
+        group = held.machine.group
+        if not isinstance(group, ConsumerGroup) or group_id in self._assigning:
             return
         self._assigning.add(group_id)
         try:
             while group.must_assign(current_ms()):
                 target = await run_in_slices(group.assigning())
-                async with self.runtime.hold(group_id) as held:
-                    if held.machine.group is not group:
+                async with self.runtime.hold(group_id) as present:
+                    if present.machine.group is not group:
                         return
                     group.apply(target, current_ms())
         finally:

@@ -89,6 +89,11 @@ class Subscriptions:
         self.is_stale = True
         return True
 
+    @property
+    def topics(self) -> Topics:
+        """The topics that `see` was called with last."""
+        return self._topics
+
     def see(self, topics: Topics) -> None:
         """Use these topics from now on."""
         if topics is not self._topics:
