@@ -62,7 +62,7 @@ REASONS = {
 class Downgrade:
     """How a group becomes a classic one, since all of its members use the classic protocol."""
 
-    generation_id: int
+    generation_id: int | None = None  # the group epoch if None
     must_rebalance: bool = True  # the classic members' targets are not their assignments yet
 
 
@@ -117,10 +117,15 @@ class ConsumerGroup:
             return ConsumerState.EMPTY
         if self.epoch > self.assignment_epoch:
             return ConsumerState.ASSIGNING
-        is_stable = all(
-            member.current.is_reconciled_to(self.assignment_epoch) for member in self.members.values()
+        return ConsumerState.STABLE if self.is_reconciled else ConsumerState.RECONCILING
+
+    @property
+    def is_reconciled(self) -> bool:
+        """True if each member has its target, and the target is that of the group epoch."""
+        epoch = self.assignment_epoch
+        return epoch == self.epoch and all(
+            member.current.is_reconciled_to(epoch) for member in self.members.values()
         )
-        return ConsumerState.STABLE if is_stable else ConsumerState.RECONCILING
 
     @property
     def is_unsaved(self) -> bool:
@@ -391,6 +396,8 @@ class ConsumerGroup:
             self.extend_session(member, now_ms)
             if member.current.state is MemberState.UNREVOKED and member.classic is None:
                 self.set_timer(Timer.REBALANCE, member, now_ms + member.details.rebalance_timeout_ms)
+        if self.can_downgrade:
+            self.downgrade = Downgrade()
 
     @property
     def wake_ms(self) -> float:

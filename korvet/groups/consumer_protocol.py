@@ -29,6 +29,7 @@ class ClassicSubscription:
     topics: tuple[str, ...] = ()
     owned: Partitions = field(factory=dict)
     rack_id: str | None = None
+    user_data: bytes = b""
 
 
 @frozen
@@ -44,12 +45,12 @@ def read_subscription(metadata: bytes) -> ClassicSubscription:
     reader = _Reader(metadata)
     version = reader.version()
     topics = tuple(reader.text() for _ in range(reader.count(2)))
-    reader.data()
+    user_data = reader.data()
     owned = reader.partitions() if version >= OWNED_SINCE else {}
     if version >= GENERATION_SINCE:
         reader.int32()
     rack_id = reader.optional_text() if version >= RACK_SINCE else None
-    return ClassicSubscription(min(version, NEWEST), topics, owned, rack_id)
+    return ClassicSubscription(min(version, NEWEST), topics, owned, rack_id, user_data)
 
 
 def read_assignment(data: bytes) -> ClassicAssignment:

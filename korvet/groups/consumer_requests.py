@@ -8,7 +8,7 @@ from uuid import UUID
 from attrs import define, field, frozen
 
 from korvet.config import Config
-from korvet.groups import commits
+from korvet.groups import commits, consumer_heartbeats
 from korvet.groups.classic import ClassicGroup
 from korvet.groups.consumer import ConsumerGroup
 from korvet.groups.consumer_members import JOIN_EPOCH, Beat, ConsumerLimits, Heartbeat
@@ -80,19 +80,50 @@ def limits_of(config: Config, own: Settings) -> ConsumerLimits:
     )
 
 
-def consumer_group(
+@frozen
+class Resolved:
+    """The topics that match a heartbeat's expression, or why it does not compile."""
+
+    matching: frozenset[str] | None = None
+    invalid: KafkaError | None = None
+
+
+def consumer_beat(
     machine: GroupMachine,
     request: Heartbeat,
-    limits: ConsumerLimits,
     topics: Topics,
+    limits: ConsumerLimits,
+    now_ms: float,
+    *,
+    exists: bool = True,
+    resolved: Resolved = Resolved(),
+) -> Beat:
+    """Handle a heartbeat, which may convert the machine's group. `exists` is False if clients cannot see the group.
+
+    Raises UnsupportedAssignor, GroupIdNotFound, the error in `resolved`, and the errors of `consumer_heartbeats.check`.
+    """
+    group = _consumer_group(machine, request, topics, limits, now_ms, exists=exists)
+    consumer_heartbeats.check(group, request)
+    if resolved.invalid is not None:
+        raise resolved.invalid
+    if request.expression and resolved.matching is not None:
+        group.resolve(request.expression, resolved.matching)
+    beat = consumer_heartbeats.heartbeat(group, request, topics, now_ms)
+    if group is not machine.group:
+        machine.convert(group)
+    return beat
+
+
+def _consumer_group(
+    machine: GroupMachine,
+    request: Heartbeat,
+    topics: Topics,
+    limits: ConsumerLimits,
     now_ms: float,
     *,
     exists: bool,
 ) -> ConsumerGroup:
-    """Return the group for a heartbeat. It may be another one than the machine's, which the caller then has to convert.
-
-    Raises UnsupportedAssignor, GroupIdNotFound.
-    """
+    """Return the group for a heartbeat: the machine's, or the one into which it is converted."""
     if request.assignor is not None and request.assignor not in limits.assignors:
         supported = ", ".join(limits.assignors)
         raise UnsupportedAssignor(

@@ -29,7 +29,7 @@ from korvet.concurrency.time_slices import run_in_slices
 from korvet.config import Config
 from korvet.coordination.routing import Processes, Routing, Verbs
 from korvet.coordination.runtime import Held, Machines, Parked, Runtime, Ticket, current_ms
-from korvet.groups import consumer_heartbeats, mixed
+from korvet.groups import classic_requests, consumer_heartbeats
 from korvet.groups.classic import ClassicGroup
 from korvet.groups.commits import check_fetch
 from korvet.groups.consumer import ConsumerGroup
@@ -39,8 +39,9 @@ from korvet.groups.consumer_requests import (
     CommitCheck,
     KnownTopics,
     Refreshes,
+    Resolved,
     classic_limits_of,
-    consumer_group,
+    consumer_beat,
     is_steady,
     limits_of,
 )
@@ -185,12 +186,8 @@ class GroupCoordinator:
         async with self._hold_with_topics(group_id) as (held, topics):
             if join.member_id and not held.exists:
                 raise UnknownMemberId
-            group, now_ms = held.machine.group, current_ms()
-            if isinstance(group, ConsumerGroup) and group.members:
-                group.limits = self.consumer_limits(group_id)
-                mixed.join(group, join, topics, ticket, now_ms)
-            else:
-                self._join_classic(held.machine, join, ticket, now_ms)
+            limits = self.consumer_limits(group_id)
+            classic_requests.join(held.machine, join, topics, limits, ticket, current_ms())
         answer = await ticket.wait(parked)
         await self._assign(group_id, held)
         if isinstance(answer, Joined):
@@ -205,11 +202,7 @@ class GroupCoordinator:
             raise InvalidRequest("an assignment is larger than group.max.metadata.bytes")
         ticket = Ticket()
         async with self._hold_with_topics(group_id) as (held, topics):
-            group = held.machine.group
-            if isinstance(group, ConsumerGroup):
-                mixed.sync(group, sync, topics, ticket, current_ms())
-            else:
-                group.sync(sync, ticket, current_ms())
+            classic_requests.sync(held.machine.group, sync, topics, ticket, current_ms())
         answer = await ticket.wait(parked)
         if isinstance(answer, Synced):
             return answer
@@ -230,35 +223,15 @@ class GroupCoordinator:
                 machine.group.heartbeat(member_id, group_instance_id, generation_id, now_ms)
                 return
         async with self._hold_with_topics(group_id) as (held, topics):
-            group, now_ms = held.machine.group, current_ms()
-            if isinstance(group, ConsumerGroup):
-                mixed.heartbeat(group, member_id, group_instance_id, generation_id, topics, now_ms)
-            else:
-                group.heartbeat(member_id, group_instance_id, generation_id, now_ms)
+            beat = classic_requests.ClassicBeat(member_id, group_instance_id, generation_id)
+            classic_requests.heartbeat(held.machine.group, beat, topics, current_ms())
 
     @VERBS.add()
     async def leave(self, group_id: str, leaving: Sequence[Leave]) -> list[ErrorCode]:
         """Remove members. Return one error code for each."""
         _check_group_id(group_id)
         async with self.runtime.hold(group_id) as held:
-            group = held.machine.group
-            if isinstance(group, ConsumerGroup):
-                return mixed.leave(group, leaving)
-            return group.leave(leaving, current_ms())
-
-    def _join_classic(self, machine: GroupMachine, join: Join, ticket: Ticket, now_ms: float) -> None:
-        """Let a client join a classic group, or a group without members, which becomes a classic one."""
-        group = machine.group
-        if isinstance(group, ClassicGroup):
-            group.join(join, ticket, now_ms)
-            return
-        # Stored commits are fenced by the generation, so that it must not fall.
-        new = ClassicGroup(group.group_id, self.limits, generation_id=group.epoch)
-        new.join(join, ticket, now_ms)
-        if new.members or new.has_newcomers:
-            machine.convert(new)
-        else:
-            group.answers += new.answers
+            return classic_requests.leave(held.machine.group, leaving, current_ms())
 
     @asynccontextmanager
     async def _hold_with_topics(self, group_id: str) -> AsyncIterator[tuple[HeldGroup, Topics]]:
@@ -299,17 +272,11 @@ class GroupCoordinator:
                     group, consumer_heartbeats.heartbeat(group, request, topics, now_ms), topics
                 )
         async with self.runtime.hold(group_id) as held:
-            now_ms = current_ms()
-            group = consumer_group(held.machine, request, limits, topics, now_ms, exists=held.exists)
-            consumer_heartbeats.check(group, request)
-            if invalid is not None:
-                raise invalid
-            if request.expression and matching is not None:
-                group.resolve(request.expression, matching)
-            beat = consumer_heartbeats.heartbeat(group, request, topics, now_ms)
-            if group is not held.machine.group:
-                held.machine.convert(group)
-            answer = self._answer(group, beat, topics)
+            resolved = Resolved(matching, invalid)
+            beat = consumer_beat(
+                held.machine, request, topics, limits, current_ms(), exists=held.exists, resolved=resolved
+            )
+            answer = self._answer(held.machine.group, beat, topics)
         await self._assign(group_id, held)
         return answer
 
@@ -328,7 +295,9 @@ class GroupCoordinator:
             if isinstance(group := held.machine.group, ConsumerGroup):
                 check_fetch(group, member_id, member_epoch)
 
-    def _answer(self, group: ConsumerGroup, beat: Beat, topics: Topics) -> ConsumerAnswer:
+    def _answer(self, group: Group, beat: Beat, topics: Topics) -> ConsumerAnswer:
+        if not isinstance(group, ConsumerGroup):  # its last member of the consumer protocol has left
+            return ConsumerAnswer(beat, 0)
         interval_ms = self.config.group_consumer_regex_refresh_interval_ms
         stale = self._refreshes.stale(group, topics, current_ms(), interval_ms) if group.resolved else ()
         return ConsumerAnswer(beat, group.limits.heartbeat_interval_ms, stale)

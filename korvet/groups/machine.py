@@ -13,7 +13,7 @@ from attrs import define, field
 
 from korvet.groups import document, parts
 from korvet.groups.classic import ClassicGroup
-from korvet.groups.consumer import ConsumerGroup
+from korvet.groups.consumer import ConsumerGroup, Downgrade
 from korvet.groups.consumer_members import Changes, ConsumerLimits, ConsumerState
 from korvet.groups.document import read, written
 from korvet.groups.members import GroupLimits, State
@@ -87,10 +87,14 @@ class GroupMachine:
         """See `Machine.tick`. Convert a consumer group whose last member of the consumer protocol is gone."""
         group = self.group
         group.tick(now_ms)
-        if isinstance(group, ConsumerGroup) and group.downgrade is not None:
-            downgrade, group.downgrade = group.downgrade, None
-            if group.can_downgrade:
-                self.convert(downgraded(group, downgrade, group.subscriptions.topics, now_ms))
+        if not isinstance(group, ConsumerGroup) or group.downgrade is None:
+            return
+        if not group.can_downgrade:
+            group.downgrade = None
+        elif group.subscriptions.has_topics:
+            self.convert(downgraded(group, group.downgrade, now_ms))
+        else:
+            group.downgrade = Downgrade()  # later, when the epoch of before is saved
 
     def resume(self, now_ms: float) -> None:
         """See `Machine.resume`."""

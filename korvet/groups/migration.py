@@ -5,8 +5,16 @@ and what the leader has assigned is the current and the target assignment. A con
 its last member of the consumer protocol leaves, or is replaced by a classic static member: the generation is the group
 epoch, and the members join again. `group.consumer.migration.policy` allows both, one or neither.
 
-The rules are those of Apache Kafka's `ConsumerGroup.fromClassicGroup` and `ClassicGroup.fromConsumerGroup`. One
-difference: if the leader has assigned a partition to two members, the first of them keeps it.
+The rules are those of Apache Kafka's `ConsumerGroup.fromClassicGroup` and `ClassicGroup.fromConsumerGroup`.
+Differences from Kafka:
+
+- User data in an assignment only prevents the conversion if it is not that of the member's subscription.
+- If the leader has assigned a partition to two members, the first of them keeps it.
+- A group that was rebalancing, or whose leader has not assigned all partitions, gets a new target even if a static
+  member with the same subscription is replaced.
+- If a static member replaces the last one of the consumer protocol, the group rebalances unless each member has its
+  target; in Kafka only if the target is older than the group epoch.
+- A group that was loaded with classic members only is converted on the next request of one of them.
 """
 
 from __future__ import annotations
@@ -25,6 +33,9 @@ from korvet.groups.mixed import assigned
 from korvet.groups.reconciliation import Current, MemberState
 from korvet.groups.subscriptions import Subscription, Topics
 from korvet.protocol.errors import GroupIdNotFound
+
+# The hash of topics of a group that must have a new target, whatever its topics are. No topics have it.
+UNASSIGNED = -1
 
 
 def upgraded(classic: ClassicGroup, limits: ConsumerLimits, topics: Topics, now_ms: float) -> ConsumerGroup:
@@ -45,15 +56,23 @@ def upgraded(classic: ClassicGroup, limits: ConsumerLimits, topics: Topics, now_
         group.members[member.member_id] = found
         group.targets[member.member_id] = found.current.partitions
     group.resume(now_ms)
+    group.downgrade = None
+    group.subscriptions.see(topics)
+    wanted = sum(group.subscriptions.counts().values())
+    if classic.state is not State.STABLE or len(taken) != wanted:
+        group.topics_hash = UNASSIGNED
     group.log("%(_group)s was converted from a classic group")
     return group
 
 
-def downgraded(group: ConsumerGroup, downgrade: Downgrade, topics: Topics, now_ms: float) -> ClassicGroup:
+def downgraded(group: ConsumerGroup, downgrade: Downgrade, now_ms: float) -> ClassicGroup:
     """Return the classic group that a consumer group becomes whose members all use the classic protocol.
+
+    The group has seen the existing topics, whose names are needed.
 
     Raises ValueError if one does not.
     """
+    topics = group.subscriptions.topics
     members: dict[str, Member] = {}
     for member_id, member in group.members.items():
         details, side = member.details, member.classic
@@ -74,7 +93,7 @@ def downgraded(group: ConsumerGroup, downgrade: Downgrade, topics: Topics, now_m
         group.group_id,
         group.limits.classic,
         state=State.STABLE,
-        generation_id=downgrade.generation_id,
+        generation_id=group.epoch if downgrade.generation_id is None else downgrade.generation_id,
         protocol_type=CONSUMER,
         protocol_name=selected_protocol(members.values(), supported),
         leader=next(iter(members)),
@@ -104,16 +123,16 @@ def _upgraded_member(
     member: Member, classic: ClassicGroup, topics: Topics, taken: set[tuple[UUID, int]]
 ) -> ConsumerMember:
     """Return the member with its assignment, without what is in `taken`. Raises ValueError, GroupIdNotFound."""
-    assignment = read_assignment(member.assignment)
-    if assignment.user_data:
+    # Before its first generation a group has no protocol.
+    name = classic.protocol_name or member.protocols[0][0]
+    subscription, assignment = read_subscription(member.metadata(name)), read_assignment(member.assignment)
+    # A leader of librdkafka returns the user data of each member's subscription.
+    if assignment.user_data not in (b"", subscription.user_data):
         raise _refusal(
             classic,
             "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default"
             " assignor before re-attempting the upgrade",
         )
-    # Before its first generation a group has no protocol.
-    name = classic.protocol_name or member.protocols[0][0]
-    subscription = read_subscription(member.metadata(name))
     generation_id = classic.generation_id
     return ConsumerMember(
         member.member_id,

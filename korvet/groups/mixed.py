@@ -91,7 +91,9 @@ def heartbeat(
     """
     member, _ = _checked(group, member_id, instance_id, generation_id)
     group.extend_session(member, now_ms)
-    if group.are_all_classic:  # in other groups, heartbeats of the consumer protocol do it
+    group.subscriptions.see(topics)
+    if group.downgrade is None and group.are_all_classic:
+        # In other groups, heartbeats of the consumer protocol do it.
         group.follow(topics, is_changed=False)
         group.assign_if_small(now_ms)
     state = member.current.state
@@ -164,7 +166,7 @@ def _join(group: ConsumerGroup, member_id: str, request: Join, topics: Topics, n
     reported = owned(subscription, topics)
     group.reconcile(member, reported, now_ms, is_subscription_changed=is_changed)
     if ends:
-        group.downgrade = Downgrade(group.epoch, must_rebalance=group.assignment_epoch < group.epoch)
+        group.downgrade = Downgrade(group.epoch, must_rebalance=not group.is_reconciled)
     group.clear_timer(Timer.JOIN, member)
     group.extend_session(member, now_ms)
     group.set_timer(Timer.SYNC, member, now_ms + request.rebalance_timeout_ms)
