@@ -189,8 +189,11 @@ class ConsumerGroup:
         self.log("%(_group)s begins an epoch")
 
     def must_assign(self, now_ms: float) -> bool:
-        """Return True if there must be a new target, and the interval since the last one has passed."""
-        if not self.members or self.epoch <= self.assignment_epoch:
+        """Return True if there must be a new target, and the interval since the last one has passed.
+
+        A group that was loaded has none before a request brings the topics.
+        """
+        if not self.members or self.epoch <= self.assignment_epoch or not self.subscriptions.has_topics:
             return False
         return now_ms - self.assigned_ms >= self.limits.assignment_interval_ms
 

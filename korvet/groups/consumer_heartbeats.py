@@ -24,6 +24,7 @@ def heartbeat(group: ConsumerGroup, request: Heartbeat, topics: Topics, now_ms: 
 
     The caller has passed the topics that match a new expression to `group.resolve`. Raises the errors of `check`.
     """
+    group.subscriptions.see(topics)
     if request.member_epoch < JOIN_EPOCH:
         return _leave(group, request)
     existing = _existing(group, request)

@@ -309,7 +309,7 @@ class GroupCoordinator:
             return
         self._assigning.add(group_id)
         try:
-            while group.must_assign(current_ms()):
+            while group.must_assign(current_ms()) and group.is_large:
                 target = await run_in_slices(group.assigning())
                 async with self.runtime.hold(group_id) as present:
                     if present.machine.group is not group:
