@@ -60,7 +60,7 @@ REASONS = {
 
 @frozen
 class Downgrade:
-    """How a group becomes a classic one, since all of its members use the classic protocol."""
+    """A conversion to a classic group. Each member uses the classic protocol."""
 
     generation_id: int | None = None  # the group epoch if None
     must_rebalance: bool = True  # the classic members' targets are not their assignments yet

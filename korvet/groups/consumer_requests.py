@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from uuid import UUID
 
 from attrs import define, field, frozen
@@ -23,6 +24,7 @@ from korvet.storage import interface as storage
 REFRESH_AT_LEAST_MS = 10_000
 
 Settings = Mapping[str, str]
+NO_SETTINGS: Settings = MappingProxyType({})
 
 
 @frozen
@@ -78,6 +80,22 @@ def limits_of(config: Config, own: Settings) -> ConsumerLimits:
         config.group_consumer_migration_policy in ("bidirectional", "downgrade"),
         classic_limits_of(config),
     )
+
+
+@define(eq=False)
+class KnownLimits:
+    """The limits of groups, computed again when settings have changed. Groups without settings share one entry."""
+
+    _limits: dict[str, tuple[Config, Settings, ConsumerLimits]] = field(factory=dict)
+
+    def of(self, config: Config, settings: Mapping[str, Settings], group_id: str) -> ConsumerLimits:
+        """Return the limits of a group. A change of settings has to replace the group's settings, or all."""
+        own = settings.get(group_id, NO_SETTINGS)
+        key = "" if own is NO_SETTINGS else group_id
+        known = self._limits.get(key)
+        if known is None or known[0] is not config or known[1] is not own:
+            known = self._limits[key] = (config, own, limits_of(config, own))
+        return known[2]
 
 
 @frozen

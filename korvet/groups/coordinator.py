@@ -37,13 +37,13 @@ from korvet.groups.consumer_members import Beat, ConsumerLimits, Heartbeat
 from korvet.groups.consumer_requests import Answer as ConsumerAnswer
 from korvet.groups.consumer_requests import (
     CommitCheck,
+    KnownLimits,
     KnownTopics,
     Refreshes,
     Resolved,
     classic_limits_of,
     consumer_beat,
     is_steady,
-    limits_of,
 )
 from korvet.groups.document import UnreadableDocument, written
 from korvet.groups.machine import Group, GroupMachine, new_machine, read_group, read_machine
@@ -121,6 +121,7 @@ class GroupCoordinator:
         factory=dict
     )  # that clients have set, by group id and name
     _known: KnownTopics = field(factory=KnownTopics, repr=False)
+    _limits: KnownLimits = field(factory=KnownLimits, repr=False)
     _refreshes: Refreshes = field(factory=Refreshes, repr=False)
     _assigning: set[str] = field(factory=set)  # groups for which a target is computed in time slices
     _unreadable: set[str] = field(factory=set)  # groups whose unreadable document was logged
@@ -148,7 +149,7 @@ class GroupCoordinator:
 
     def consumer_limits(self, group_id: str) -> ConsumerLimits:
         """Return the settings of a consumer group: its own, else the broker's."""
-        return limits_of(self.config, self.settings.get(group_id, {}))
+        return self._limits.of(self.config, self.settings, group_id)
 
     async def _topics(self) -> Topics:
         """Return the existing topics as groups see them."""

@@ -45,7 +45,7 @@ def migrating() -> Iterator[KorvetProcess]:
 
 @define
 class Ledger:
-    """What the consumers own, have read and could not commit."""
+    """The owners of partitions, the records that were read, and those whose offsets were not committed."""
 
     lock: threading.Lock = field(factory=threading.Lock)
     owners: dict[int, object] = field(factory=dict)
