@@ -268,7 +268,8 @@ class FetchSessions:
         Raises FetchSessionIdNotFound, InvalidFetchSessionEpoch, FetchSessionTopicIdError.
         """
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._remove(self._sessions.get(request.session_id))
+            if request.session_id in self._sessions:
+                self._remove(self._sessions[request.session_id])
             return None
         session = self._sessions.get(request.session_id)
         if session is None:
@@ -341,8 +342,8 @@ class FetchSessions:
         self.partition_count += len(session.partitions) - session.cached_size
         session.cached_size = len(session.partitions)
 
-    def _remove(self, session: FetchSession | None) -> None:
-        if session is not None and self._sessions.pop(session.session_id, None) is not None:
+    def _remove(self, session: FetchSession) -> None:
+        if self._sessions.pop(session.session_id, None) is not None:
             self.partition_count -= session.cached_size
             session.unwatch()
 
