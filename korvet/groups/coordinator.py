@@ -56,8 +56,6 @@ from korvet.protocol.errors import (
     FencedInstanceId,
     GroupIdNotFound,
     GroupSubscribedToTopic,
-    IllegalGeneration,
-    InconsistentGroupProtocol,
     InvalidGroupId,
     InvalidRegularExpression,
     InvalidRequest,
