@@ -29,7 +29,7 @@ from korvet.concurrency.time_slices import run_in_slices
 from korvet.config import Config
 from korvet.coordination.routing import Processes, Routing, Verbs
 from korvet.coordination.runtime import Held, Machines, Parked, Runtime, Ticket, current_ms
-from korvet.groups import classic_requests, consumer_heartbeats
+from korvet.groups import classic_requests
 from korvet.groups.classic import ClassicGroup
 from korvet.groups.commits import check_fetch
 from korvet.groups.consumer import ConsumerGroup
@@ -43,7 +43,7 @@ from korvet.groups.consumer_requests import (
     Resolved,
     classic_limits_of,
     consumer_beat,
-    is_steady,
+    steady_member,
 )
 from korvet.groups.document import UnreadableDocument, written
 from korvet.groups.machine import Group, GroupMachine, new_machine, read_group, read_machine
@@ -267,11 +267,10 @@ class GroupCoordinator:
         limits = self.consumer_limits(group_id)
         if machine is not None and isinstance(machine.group, ConsumerGroup):
             group = machine.group
-            if is_steady(group, request, topics):
+            if (member := steady_member(group, request, topics)) is not None:
                 group.limits = limits
-                return self._answer(
-                    group, consumer_heartbeats.heartbeat(group, request, topics, now_ms), topics
-                )
+                group.extend_session(member, now_ms)
+                return self._answer(group, Beat(member.member_id, member.epoch), topics)
         async with self.runtime.hold(group_id) as held:
             resolved = Resolved(matching, invalid)
             beat = consumer_beat(
