@@ -12,7 +12,7 @@ from korvet.config import Config
 from korvet.groups import commits, consumer_heartbeats
 from korvet.groups.classic import ClassicGroup
 from korvet.groups.consumer import ConsumerGroup
-from korvet.groups.consumer_members import JOIN_EPOCH, Beat, ConsumerLimits, Heartbeat
+from korvet.groups.consumer_members import JOIN_EPOCH, Beat, ConsumerLimits, ConsumerMember, Heartbeat
 from korvet.groups.machine import Group, GroupMachine
 from korvet.groups.members import GroupLimits
 from korvet.groups.migration import upgraded
@@ -163,10 +163,10 @@ def _consumer_group(
     return ConsumerGroup(group.group_id, limits, epoch=epoch, assignment_epoch=epoch)
 
 
-def is_steady(group: ConsumerGroup, request: Heartbeat, topics: Topics) -> bool:
-    """Return True if a heartbeat only extends the member's session."""
+def steady_member(group: ConsumerGroup, request: Heartbeat, topics: Topics) -> ConsumerMember | None:
+    """Return the member if its heartbeat only extends its session, which the caller then does."""
     member = group.members.get(request.member_id)
-    return (
+    is_steady = (
         member is not None
         and member.classic is None
         and request.member_epoch == member.epoch == group.assignment_epoch == group.epoch
@@ -181,6 +181,7 @@ def is_steady(group: ConsumerGroup, request: Heartbeat, topics: Topics) -> bool:
         and (request.client_id, request.client_host) == (member.details.client_id, member.details.client_host)
         and group.subscriptions.has_seen(topics)
     )
+    return member if is_steady else None
 
 
 @frozen

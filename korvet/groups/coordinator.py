@@ -16,9 +16,9 @@ under `korvet.concurrency.tasks.supervise`.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import ClassVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import ClassVar, TypeVar
 
 import trio
 from attrs import define, field
@@ -29,7 +29,7 @@ from korvet.concurrency.time_slices import run_in_slices
 from korvet.config import Config
 from korvet.coordination.routing import Processes, Routing, Verbs
 from korvet.coordination.runtime import Held, Machines, Parked, Runtime, Ticket, current_ms
-from korvet.groups import classic_requests, consumer_heartbeats
+from korvet.groups import classic_requests
 from korvet.groups.classic import ClassicGroup
 from korvet.groups.commits import check_fetch
 from korvet.groups.consumer import ConsumerGroup
@@ -43,7 +43,7 @@ from korvet.groups.consumer_requests import (
     Resolved,
     classic_limits_of,
     consumer_beat,
-    is_steady,
+    steady_member,
 )
 from korvet.groups.document import UnreadableDocument, written
 from korvet.groups.machine import Group, GroupMachine, new_machine, read_group, read_machine
@@ -69,6 +69,8 @@ from korvet.protocol.text import LONGEST_ID_BYTES, is_longer, quoted
 from korvet.storage.interface import GROUP, OffsetAndMetadata, ProducerTransaction, Storage, TopicPartition
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 NO_GENERATION = -1
 
@@ -183,13 +185,18 @@ class GroupCoordinator:
         _check_group_id(group_id)
         self._check_join(join)
         ticket = Ticket()
-        async with self._hold_with_topics(group_id) as (held, topics):
+
+        def send(held: HeldGroup, topics: Topics) -> HeldGroup:
             if join.member_id and not held.exists:
                 raise UnknownMemberId
             limits = self.consumer_limits(group_id)
             classic_requests.join(held.machine, join, topics, limits, ticket, current_ms())
+            return held
+
+        held = await self._with_topics(group_id, send)
         answer = await ticket.wait(parked)
-        await self._assign(group_id, held)
+        if isinstance(held.machine.group, ConsumerGroup):
+            await self._assign(group_id, held)
         if isinstance(answer, Joined):
             return answer
         raise NotCoordinator
@@ -201,8 +208,11 @@ class GroupCoordinator:
         if any(len(each) > self.config.group_max_metadata_bytes for each in sync.assignments.values()):
             raise InvalidRequest("an assignment is larger than group.max.metadata.bytes")
         ticket = Ticket()
-        async with self._hold_with_topics(group_id) as (held, topics):
+
+        def send(held: HeldGroup, topics: Topics) -> None:
             classic_requests.sync(held.machine.group, sync, topics, ticket, current_ms())
+
+        await self._with_topics(group_id, send)
         answer = await ticket.wait(parked)
         if isinstance(answer, Synced):
             return answer
@@ -222,9 +232,12 @@ class GroupCoordinator:
             with suppress(FencedInstanceId):  # the runtime confirms it below
                 machine.group.heartbeat(member_id, group_instance_id, generation_id, now_ms)
                 return
-        async with self._hold_with_topics(group_id) as (held, topics):
+
+        def send(held: HeldGroup, topics: Topics) -> None:
             beat = classic_requests.ClassicBeat(member_id, group_instance_id, generation_id)
             classic_requests.heartbeat(held.machine.group, beat, topics, current_ms())
+
+        await self._with_topics(group_id, send)
 
     @VERBS.add()
     async def leave(self, group_id: str, leaving: Sequence[Leave]) -> list[ErrorCode]:
@@ -233,16 +246,14 @@ class GroupCoordinator:
         async with self.runtime.hold(group_id) as held:
             return classic_requests.leave(held.machine.group, leaving, current_ms())
 
-    @asynccontextmanager
-    async def _hold_with_topics(self, group_id: str) -> AsyncIterator[tuple[HeldGroup, Topics]]:
-        """Hold the group as `Runtime.hold` does. The topics are those that exist if it is a consumer group."""
-        topics: Topics | None = None
-        while True:
-            async with self.runtime.hold(group_id) as held:
-                if topics is not None or isinstance(held.machine.group, ClassicGroup):
-                    yield held, topics or {}
-                    return
-            topics = await self._topics()
+    async def _with_topics(self, group_id: str, call: Callable[[HeldGroup, Topics], T]) -> T:
+        """Call with the group held, and with the existing topics if it is a consumer group."""
+        async with self.runtime.hold(group_id) as held:
+            if isinstance(held.machine.group, ClassicGroup):
+                return call(held, {})
+        topics = await self._topics()
+        async with self.runtime.hold(group_id) as held:
+            return call(held, topics)
 
     # --- Members of consumer groups ---------------------------------------------------------------------
 
@@ -266,11 +277,10 @@ class GroupCoordinator:
         limits = self.consumer_limits(group_id)
         if machine is not None and isinstance(machine.group, ConsumerGroup):
             group = machine.group
-            if is_steady(group, request, topics):
+            if (member := steady_member(group, request, topics)) is not None:
                 group.limits = limits
-                return self._answer(
-                    group, consumer_heartbeats.heartbeat(group, request, topics, now_ms), topics
-                )
+                group.extend_session(member, now_ms)
+                return self._answer(group, Beat(member.member_id, member.epoch), topics)
         async with self.runtime.hold(group_id) as held:
             resolved = Resolved(matching, invalid)
             beat = consumer_beat(
