@@ -81,14 +81,13 @@ class Mixed:
     def join(
         self, name: str, *, instance: str | None = None, owned: tuple[int, ...] = (), **fields: Any
     ) -> str:
-        given: dict[str, Any] = {"protocols": (("range", subscription(owned)),)}
+        given: dict[str, Any] = {"protocols": (("range", subscription(owned)),), "can_be_sent_away": False}
         request = Join(
             member_id=self.ids.get(name, ""),
             group_instance_id=instance,
             client_id=name,
             session_timeout_ms=50_000,
             rebalance_timeout_ms=REBALANCE_MS,
-            can_be_sent_away=False,
             **(given | fields),
         )
         classic_requests.join(self.machine, request, self.topics, self.limits, f"{name} joins", self.now_ms)
@@ -195,6 +194,21 @@ def classic_group(talk: Mixed | None = None, **shares: tuple[int, ...]) -> Mixed
     talk.ids |= {name: name for name in shares}
     talk.epochs |= dict.fromkeys(shares, 1)
     return talk
+
+
+def test_empty_consumer_group_changes_its_type_when_a_client_joins_with_its_id() -> None:
+    talk = Mixed()
+    talk.consume("new")
+    talk.consume("new", epoch=-1)
+
+    assert "MEMBER_ID_REQUIRED" == talk.join("a", can_be_sent_away=True)
+    assert "INCONSISTENT_GROUP_PROTOCOL" == talk.join("b", protocols=())
+    assert "consumer" == type_of(talk.machine.group)
+    talk.ids["a"] = "a-with-the-id"
+    talk.join("a", can_be_sent_away=True)
+    assert "classic" == type_of(talk.machine.group)
+    talk.wait(1)
+    assert "4" == talk.joined("a")
 
 
 # --- Up ---------------------------------------------------------------------------------------------------
