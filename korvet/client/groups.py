@@ -48,8 +48,8 @@ class ListedGroup:
 class GroupMember:
     """A member. `assignment` is also empty if its format is unknown (Kafka Connect).
 
-    In a group whose broker assigns, the assignment has the partitions that the member owns now. It moves to the target;
-    its epoch is that of the last target that it has reached.
+    In a group whose broker assigns, the assignment has the partitions that the member owns now, and `epoch` is that of
+    the last target that the member has reached.
     """
 
     member_id: str

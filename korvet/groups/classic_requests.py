@@ -53,7 +53,7 @@ def _join_empty(
     now_ms: float,
 ) -> None:
     if request.needs_member_id:
-        # The group stays as it is until the client has joined with the id.
+        # The group remains a consumer group until the client has joined with the id.
         answer = Joined(error_code=MemberIdRequired.error_code, member_id=new_member_id(request.client_id))
         empty.answers.append((ticket, answer))
         return
