@@ -58,6 +58,7 @@ _IDS = (
     ("DeleteTopics", "responses.topic_id"),
     ("DescribeTopicPartitions", "topics.topic_id"),
     ("Fetch", "responses.topic_id"),
+    ("Produce", "responses.topic_id"),
     ("Fetch", "session_id"),
     ("InitProducerId", "producer_id"),
     ("EndTxn", "producer_id"),
@@ -76,6 +77,7 @@ _IDS = (
     ("ConsumerGroupDescribe", "groups.members.assignment.topic_partitions.topic_id"),
     ("ConsumerGroupDescribe", "groups.members.target_assignment.topic_partitions.topic_id"),
     ("OffsetCommit", "topics.topic_id"),
+    ("TxnOffsetCommit", "topics.topic_id"),
     ("OffsetFetch", "groups.topics.topic_id"),
 )
 _TEXTS = (
@@ -95,6 +97,7 @@ _TEXTS = (
     ("IncrementalAlterConfigs", "responses.error_message"),
     ("ListPartitionReassignments", "error_message"),
     ("DescribeCluster", "error_message"),
+    ("AlterPartitionReassignments", "responses.partitions.error_message"),
     ("CreateAcls", "results.error_message"),
     ("DescribeAcls", "error_message"),
     ("DeleteAcls", "filter_results.error_message"),
@@ -169,14 +172,21 @@ _HASHED = (
     ("DescribeTransactions", "transaction_states.topics.partitions"),
     ("ListTransactions", "transaction_states"),
     ("ListTransactions", "unknown_state_filters"),
+    ("AlterReplicaLogDirs", "results"),
+    ("AlterReplicaLogDirs", "results.partitions"),
+    ("ElectLeaders", "replica_election_results"),
+    ("ElectLeaders", "replica_election_results.partition_result"),
 )
+
+_QUORUM = "topics.partitions.current_voters"
+_PAST = "How much the cluster has been through."
 
 RULES: tuple[Rule, ...] = (
     *(Rule(api, field, Kind.NAMED, MADE_UP) for api, field in _IDS),
     *(Rule(api, field, Kind.NAMED, PORT) for api, field in _PORTS),
     Rule("DescribeConfigs", "results.configs.value", Kind.PORTS, PORT),
     Rule("DescribeConfigs", "results.configs.synonyms.value", Kind.PORTS, PORT),
-    Rule("ApiVersions", "finalized_features_epoch", Kind.TIME, "How much the cluster has been through."),
+    Rule("ApiVersions", "finalized_features_epoch", Kind.TIME, _PAST),
     Rule("Metadata", "cluster_id", Kind.NAMED, CLUSTER),
     Rule("DescribeCluster", "cluster_id", Kind.NAMED, CLUSTER),
     *(Rule(api, field, Kind.TEXT, WORDING) for api, field in _TEXTS),
@@ -187,6 +197,12 @@ RULES: tuple[Rule, ...] = (
     Rule("SaslAuthenticate", "session_lifetime_ms", Kind.TIME, CLOCK),
     Rule("SaslAuthenticate", "auth_bytes", Kind.SIZE, "They contain each broker's nonce."),
     *(Rule(api, field, Kind.OFFSET, NUMBERS) for api, field in _OFFSETS),
+    Rule("DescribeQuorum", f"{_QUORUM}.last_fetch_timestamp", Kind.TIME, CLOCK),
+    Rule("DescribeQuorum", f"{_QUORUM}.last_caught_up_timestamp", Kind.TIME, CLOCK),
+    Rule("DescribeQuorum", f"{_QUORUM}.replica_directory_id", Kind.NAMED, MADE_UP),
+    Rule("DescribeQuorum", f"{_QUORUM}.log_end_offset", Kind.TIME, _PAST),
+    Rule("DescribeQuorum", "topics.partitions.high_watermark", Kind.TIME, _PAST),
+    Rule("DescribeQuorum", "nodes.listeners.port", Kind.NAMED, PORT),
     Rule("DescribeLogDirs", "results.log_dir", Kind.NAMED, "A path, or the name of the store."),
     Rule("DescribeLogDirs", "results.total_bytes", Kind.SIZE, "The size of the disk, or of the memory."),
     Rule("DescribeLogDirs", "results.usable_bytes", Kind.SIZE, "What is free of it."),

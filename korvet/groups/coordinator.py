@@ -56,7 +56,6 @@ from korvet.protocol.errors import (
     FencedInstanceId,
     GroupIdNotFound,
     GroupSubscribedToTopic,
-    IllegalGeneration,
     InvalidGroupId,
     InvalidRegularExpression,
     InvalidRequest,
@@ -399,15 +398,12 @@ class GroupCoordinator:
     ) -> Outcomes:
         """Stage offsets that the producer's transaction commits. `Storage.settle` does so.
 
-        Raises InvalidGroupId for the empty id, IllegalGeneration if the request has a generation but the group does not
+        Raises InvalidGroupId for the empty id, GroupIdNotFound if the request has a generation but the group does not
         exist, and the errors of `ClassicGroup.check_staging`.
         """
         _check_group_id(group_id)
         check = CommitCheck(offsets, member_id, group_instance_id, generation_id, staging=True)
-        try:
-            held, refused = await self._permitted(group_id, check)
-        except GroupIdNotFound:
-            raise IllegalGeneration from None
+        held, refused = await self._permitted(group_id, check)
         with held.writing():
             outcomes = await self.storage.stage(
                 group_id,
