@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from uuid import UUID
 
 from attrs import frozen
 
@@ -128,6 +129,7 @@ NOBODY = "User:nobody"
 #: The short names of a case's topics: one that exists, and one that does not.
 TOPICS = ("there", "missing")
 PRODUCE_BY_ID, STAGED_BY_ID = 13, 6
+UNKNOWN_ID = UUID(int=7)
 GROUP = "group"
 # Types of resources in DescribeConfigs and its siblings.
 TOPIC_CONFIGS, BROKER_CONFIGS, CLIENT_METRICS, GROUP_CONFIGS = 2, 4, 16, 32
@@ -209,17 +211,17 @@ def produce_with_wrong_acks(talk: Talk, version: int) -> ProduceRequest:
 
 
 def _produce(talk: Talk, version: int, acks: int, **producer: int) -> ProduceRequest:
-    """Return a request with a batch for each topic that it can name, in a transaction if it has a producer."""
+    """Return a request with a batch for each topic, in a transaction if it has a producer."""
     records = [(0, 1_700_000_000_000, None, b"value", ())]
     batch = build_batch(records, is_transactional=bool(producer), **producer)  # type: ignore[arg-type]
     topics = [
         TopicProduceData(
             name=talk.name(short), partition_data=[PartitionProduceData(index=0, records=[memoryview(batch)])]
         )
-        for short in (TOPICS if version < PRODUCE_BY_ID else TOPICS[:1])
+        for short in TOPICS
     ]
     if version >= PRODUCE_BY_ID:
-        topics[0].topic_id = talk.topic_id(TOPICS[0])
+        topics[0].topic_id, topics[1].topic_id = talk.topic_id(TOPICS[0]), UNKNOWN_ID
     return ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=topics)
 
 

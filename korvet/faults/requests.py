@@ -168,7 +168,7 @@ def mirrored_field(field: Field, source: Any, version: int, code: int) -> Any:
 
 
 def elements_of(source: Any) -> Iterator[Any]:
-    """Yield what a request, or a part of it, names, and what has an entry of its own in the response."""
+    """Yield the parts of a request, or of a part of it, that have an entry each in the response."""
     for name in REPEATED:
         yield from getattr(source, name, None) or ()
     for directory in getattr(source, "dirs", ()):

@@ -29,12 +29,13 @@ Declined: Kafka's internal topics.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from time import monotonic
 
 from attrs import frozen
 
 from korvet.broker.broker import Broker
+from korvet.broker.commits import placeholder
 from korvet.broker.context import Disconnect, PendingResponse, RequestContext
 from korvet.broker.topics import INTERNAL_TOPICS, MAX_NAME_LENGTH, TopicRules
 from korvet.broker.transactional import (
@@ -97,8 +98,9 @@ RECORD_ERRORS = 100
 
 # The first versions whose clients know TRANSACTION_ABORTABLE, and that let the broker add partitions.
 ABORTABLE_SINCE, ADDS_SINCE = 11, 12
-# The version from which requests name topics by id, and the first character of the name of an unknown one.
-TOPIC_IDS, UNKNOWN = 13, "/"
+# The version from which requests name topics by id.
+TOPIC_IDS = 13
+NONE_LOST: Mapping[str, KafkaError] = {}
 
 Batches = dict[TopicPartition, RecordBatch]
 
@@ -156,13 +158,14 @@ async def handle(
     outcomes: AppendResults = {}
     transactions: Admitted | None = None
     time_slices = TimeSlices()
+    lost: Mapping[str, KafkaError] = NONE_LOST
     try:
         if context.version >= TOPIC_IDS:
-            await _find_names(broker, request)
+            lost = await _find_names(broker, request, time_slices)
         if request.transactional_id is not None:
             _authorize_transaction(broker, request, context, request.transactional_id)
         for topic in request.topic_data:
-            await _take(broker, request, context, topic, time_slices, batches, outcomes)
+            await _take(broker, request, context, topic, lost, time_slices, batches, outcomes)
         if request.transactional_id is not None:
             transactions = await _admit(broker, request, context, batches, outcomes)
     except RequestRefused as refused:
@@ -180,16 +183,22 @@ async def handle(
     return await _respond(broker, request, context, batches, outcomes)
 
 
-async def _find_names(broker: Broker, request: ProduceRequest) -> None:
+async def _find_names(
+    broker: Broker, request: ProduceRequest, time_slices: TimeSlices
+) -> dict[str, KafkaError]:
     """Set the names of topics that the request names by id. The response of these versions does not contain them.
 
-    An unknown id gets a name that no topic can have.
+    A topic that is not found gets a name that no topic can have. Return the errors of these names.
     """
+    lost: dict[str, KafkaError] = {}
     for data in request.topic_data:
         try:
             data.name = (await broker.find_topic_by_id(data.topic_id)).name
-        except UnknownTopicId:
-            data.name = f"{UNKNOWN}{data.topic_id}"
+        except KafkaError as error:
+            data.name = placeholder(data.topic_id)
+            lost[data.name] = detached(error)
+        await time_slices.next()
+    return lost
 
 
 def _begin_append(
@@ -331,6 +340,7 @@ async def _take(
     request: ProduceRequest,
     context: RequestContext,
     data: TopicProduceData,
+    lost: Mapping[str, KafkaError],
     time_slices: TimeSlices,
     batches: Batches,
     outcomes: AppendResults,
@@ -338,7 +348,7 @@ async def _take(
     """Sort a topic's partitions into batches to append, and errors."""
     topic: Topic | KafkaError
     try:
-        topic = await _topic(broker, request, context, data)
+        topic = await _topic(broker, request, context, data, lost)
     except KafkaError as error:
         topic = error
     for partition in data.partition_data:
@@ -369,27 +379,26 @@ def _note_failure(broker: Broker, tp: TopicPartition, data: PartitionProduceData
 
 
 async def _topic(
-    broker: Broker, request: ProduceRequest, context: RequestContext, data: TopicProduceData
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    data: TopicProduceData,
+    lost: Mapping[str, KafkaError],
 ) -> Topic:
     """Return a topic that the client may append to."""
-    is_by_id = context.version >= TOPIC_IDS
-    if is_by_id and data.name.startswith(UNKNOWN):
-        raise unknown_id(data)
+    if data.name in lost:
+        raise lost[data.name]
     broker.authorize(context, Operation.WRITE, ResourceType.TOPIC, data.name)
     if data.name in INTERNAL_TOPICS:
         raise InvalidTopicException(f"Cannot append to internal topic {data.name}")
     topic = await broker.find_topic(data.name)
-    if is_by_id and topic.topic_id != data.topic_id:
-        raise unknown_id(data)  # another topic of that name was created since
+    if context.version >= TOPIC_IDS and topic.topic_id != data.topic_id:
+        raise UnknownTopicId("another topic of that name was created since")
     if request.acks not in (-1, 0, 1):
         raise InvalidRequiredAcks(f"acks is {request.acks}; accepted are -1, 0 and 1")
     if not broker.membership.leads:
         raise NotLeaderOrFollower("this broker leaves the cluster, or may have been declared dead")
     return topic
-
-
-def unknown_id(data: TopicProduceData) -> UnknownTopicId:
-    return UnknownTopicId(f"there is no topic with id {data.topic_id}")
 
 
 async def _checked(

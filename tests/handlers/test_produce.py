@@ -699,6 +699,15 @@ async def test_old_id_of_a_recreated_topic_gets_no_records(broker: Broker) -> No
     assert [] == await stored(broker)
 
 
+async def test_topic_that_cannot_be_looked_up_gets_the_error_of_the_store(broker: Broker) -> None:
+    topic = await create(broker)
+    install(broker, Shim(broker._storage, topic_by_id=away))
+
+    (answer,) = await produce(broker, {T0: batch()}, version=13, ids={"t": topic.topic_id})
+
+    assert ErrorCode.KAFKA_STORAGE_ERROR == answer.error_code
+
+
 async def test_topic_without_an_id_is_unknown_where_ids_are_required(broker: Broker) -> None:
     await create(broker)
 
