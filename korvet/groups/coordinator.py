@@ -311,10 +311,15 @@ class GroupCoordinator:
             return ConsumerAnswer(beat, limits.heartbeat_interval_ms)
 
     @VERBS.add()
-    async def alter_share(self, group_id: str) -> None:
-        """Make sure that a share group exists and has no members. Raises GroupIdNotFound, NonEmptyGroup."""
+    async def alter_share(self, group_id: str, *, creates: bool = False) -> None:
+        """Check that a share group has no members. If it does not exist, maybe create it.
+
+        Raises GroupIdNotFound, NonEmptyGroup.
+        """
         _check_group_id(group_id)
         async with self.runtime.hold(group_id) as held:
+            if not held.exists and not creates:
+                raise GroupIdNotFound(f"Group {group_id} not found.")
             joining = ShareHeartbeat(member_id="", member_epoch=JOIN_EPOCH)
             group = share_group(held.machine, joining, self.share_limits(group_id), exists=held.exists)
             if group.members:
@@ -372,8 +377,10 @@ class GroupCoordinator:
     async def committed(
         self, group_id: str, tps: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return committed offsets as `Storage.committed` does."""
+        """Return committed offsets as `Storage.committed` does. Raises GroupIdNotFound for a share group."""
         self.membership.check_coordinates(group_id)
+        if (held := self.runtime.held.get(group_id)) is not None:
+            refuse_share(held.machine.group)
         return await self.storage.committed(group_id, tps)
 
     async def unstable(
