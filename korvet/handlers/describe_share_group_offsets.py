@@ -7,8 +7,8 @@ group and topic is required; topics that the client may not describe are left ou
 Versions: v1 has the lag (KIP-1226): the offsets from the end of what was delivered to the high watermark, and the
 records in flight. It counts offsets, which may have no records.
 
-Errors: GROUP_ID_NOT_FOUND for a group that does not exist and for one of another type; UNKNOWN_TOPIC_OR_PARTITION,
-TOPIC_AUTHORIZATION_FAILED of a partition.
+Errors: UNKNOWN_TOPIC_OR_PARTITION and TOPIC_AUTHORIZATION_FAILED of a partition. A group that does not exist has no
+states, and is no error, as in Kafka.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from functools import partial
 from korvet.broker.broker import Broker, coordinator_error, partition_of
 from korvet.broker.context import RequestContext
 from korvet.concurrency.tasks import in_parallel
-from korvet.groups.share import ShareGroup
-from korvet.protocol.errors import GroupIdNotFound, KafkaError
+from korvet.protocol.errors import KafkaError
 from korvet.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,
@@ -50,9 +49,8 @@ async def _described(
 ) -> DescribeShareGroupOffsetsResponseGroup:
     group_id = asked.group_id
     try:
-        group = await broker.groups.group(broker.group(context, group_id, Operation.DESCRIBE))
-        if not isinstance(group, ShareGroup):
-            raise GroupIdNotFound(f"Group {group_id} is not a share group.")
+        broker.group(context, group_id, Operation.DESCRIBE)
+        broker.groups.routing.check(group_id)
         states = await _states(broker, group_id)
         topics = _all(broker, context, states) if asked.topics is None else asked.topics
         described = [await _topic(broker, context, topic, states) for topic in topics]
