@@ -14,6 +14,7 @@ from conformance.scenarios import (
     quotas,
     sasl,
     sessions,
+    share_groups,
     topics,
     transactions,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "quotas",
     "sasl",
     "sessions",
+    "share_groups",
     "topics",
     "transactions",
 ]
