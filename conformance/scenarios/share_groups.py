@@ -172,7 +172,7 @@ class Member:
 # --- Members -----------------------------------------------------------------------------------------------------
 
 
-@scenario(ShareGroupHeartbeatRequest)
+@scenario()
 def members_of_a_share_group(talk: Talk, _version: int) -> None:
     name, group = talk.topic("jobs", partitions=2), talk.name("g")
     one, two = Member(talk, group, "jobs"), Member(talk, group, "jobs", "b")
@@ -193,7 +193,7 @@ def members_of_a_share_group(talk: Talk, _version: int) -> None:
     one.beat("leaves", member_epoch=-1)
 
 
-@scenario(ShareGroupHeartbeatRequest)
+@scenario()
 def bad_heartbeats_of_share_groups(talk: Talk, _version: int) -> None:
     name, group = talk.topic("jobs"), talk.name("g")
     cases: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -209,7 +209,7 @@ def bad_heartbeats_of_share_groups(talk: Talk, _version: int) -> None:
         Member(talk, group, "jobs").beat(label, **({"subscribed_topic_names": [name]} | fields))
 
 
-@scenario(ShareGroupDescribeRequest)
+@scenario()
 def describing_share_groups(talk: Talk, _version: int) -> None:
     talk.topic("jobs", partitions=2)
     group = talk.name("g")

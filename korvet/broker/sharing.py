@@ -20,7 +20,7 @@ from korvet.broker.limits import share_of
 from korvet.broker.share_settings import ShareSettings, share_settings
 from korvet.config import Config
 from korvet.groups.coordinator import GroupCoordinator
-from korvet.protocol.errors import InvalidRequest, KafkaError
+from korvet.protocol.errors import InvalidRecordState, InvalidRequest, KafkaError
 from korvet.protocol.messages.share_fetch import AcknowledgementBatch
 from korvet.protocol.text import quoted
 from korvet.share.coordinator import ShareCoordinator, share_routing
@@ -118,7 +118,7 @@ def validated_member(group_id: str | None, member_id: str | None) -> SessionKey:
 def acknowledgements(
     topics: Iterable[tuple[UUID, Sequence[AcknowledgedPartition]]], version: int, *, renews: bool
 ) -> Acknowledgements:
-    """Return the acknowledgements of a request by partition, or the InvalidRequest of those of a partition."""
+    """Return the acknowledgements of a request by partition, or the error of those of a partition."""
     found: Acknowledgements = {}
     for topic_id, partitions in topics:
         for each in partitions:
@@ -126,7 +126,7 @@ def acknowledgements(
                 key = Partition(topic_id, each.partition_index)
                 try:
                     found[key] = _validated(each.acknowledgement_batches, version, renews=renews)
-                except InvalidRequest as error:
+                except (InvalidRequest, InvalidRecordState) as error:
                     found[key] = error
     return found
 
@@ -136,20 +136,22 @@ def _validated(
 ) -> Sequence[Acknowledged]:
     most = AckType.RENEW if version >= FIRST_VERSION_WITH_RENEW else AckType.REJECT
     found: list[Acknowledged] = []
-    before = -1
+    first, last = -1, -1
     for batch in batches:
         types, size = batch.acknowledge_types, batch.last_offset - batch.first_offset + 1
         if batch.first_offset < 0 or size <= 0:
             raise InvalidRequest("The first offset of a batch is above its last one.")
-        if batch.first_offset <= before:
+        if batch.first_offset < first:
             raise InvalidRequest("The batches are not in ascending order.")
+        if batch.first_offset <= last:  # as in Kafka
+            raise InvalidRecordState("A batch contains offsets of the one before.")
         if len(types) not in (1, size):
             raise InvalidRequest("A batch has neither one type nor one for each offset.")
         if not all(AckType.GAP <= each <= most for each in types):
             raise InvalidRequest("The acknowledge type is unknown.")
         if AckType.RENEW in types and not renews:
             raise InvalidRequest("The request renews locks, but is not marked as one that does.")
-        before = batch.last_offset
+        first, last = batch.first_offset, batch.last_offset
         found += _spans(batch)
     return found
 

@@ -179,6 +179,8 @@ class ShareGroup:
         self._deadlines.clear(member.member_id)
         self.topics_hash = None
         self._begin_epoch()
+        if not self.members:
+            self.assignment_epoch = self.epoch
 
     # --- Assignments ------------------------------------------------------------------------------------
 

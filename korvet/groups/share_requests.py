@@ -43,7 +43,8 @@ def share_group(
         raise GroupIdNotFound(f"Group {group.group_id} is not a share group.")
     if request.member_epoch != JOIN_EPOCH:
         raise GroupIdNotFound(f"Share group {group.group_id} not found.")
-    return ShareGroup(group.group_id, limits)
+    # In Kafka the epoch is 1 before the first member joins.
+    return ShareGroup(group.group_id, limits, epoch=1, assignment_epoch=1)
 
 
 def refuse_share(group: Group) -> ClassicGroup | ConsumerGroup:

@@ -11,9 +11,10 @@ Errors: INVALID_REQUEST if the software's name or version is malformed, or if th
 REBOOTSTRAP_REQUIRED if an id is not this broker's; as in Kafka, not before the client has authenticated.
 
 Features (KIP-584): `group.version` is finalized at 1, so clients may use groups whose broker assigns partitions
-(KIP-848). `transaction.version` is finalized at 2 if the store serves transactions, so clients use the second
-generation of the protocol (KIP-890). As in Kafka, they are no supported features before v4, since older clients refuse
-the minimum 0. On other stores the response has neither `transaction.version` nor the APIs of transactions.
+(KIP-848), and `share.version` at 1, for share groups (KIP-932). `transaction.version` is finalized at 2 if the store
+serves transactions, so clients use the second generation of the protocol (KIP-890). As in Kafka, they are no supported
+features before v4, since older clients refuse the minimum 0. On other stores the response has neither
+`transaction.version` nor the APIs of transactions.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ NOT_SERVED = -1
 # All brokers finalize the same level, so its epoch never rises.
 FEATURES_EPOCH = 1
 #: The features, in the order of Kafka's response, and their levels.
-GROUP_VERSION, TRANSACTION_VERSION = ("group.version", 1), ("transaction.version", 2)
+GROUP_VERSION, SHARE_VERSION = ("group.version", 1), ("share.version", 1)
+TRANSACTION_VERSION = ("transaction.version", 2)
 
 
 @frozen
@@ -78,9 +80,9 @@ def handler(served: Sequence[Served]) -> Handler:
 
 
 def _response(served: Sequence[Served], version: int, *, with_transactions: bool) -> ApiVersionsResponse:
-    features = [GROUP_VERSION]
+    features = [GROUP_VERSION, SHARE_VERSION]
     if with_transactions:
-        features.append(TRANSACTION_VERSION)
+        features.insert(1, TRANSACTION_VERSION)
         listed = [_described(api, api.max_version) for api in served]
     else:
         listed = [

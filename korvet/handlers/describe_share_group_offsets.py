@@ -7,8 +7,8 @@ group and topic is required; topics that the client may not describe are left ou
 Versions: v1 has the lag (KIP-1226): the offsets from the end of what was delivered to the high watermark, and the
 records in flight. It counts offsets, which may have no records.
 
-Errors: UNKNOWN_TOPIC_OR_PARTITION and TOPIC_AUTHORIZATION_FAILED of a partition. A group that does not exist has no
-states, and is no error, as in Kafka.
+Errors: TOPIC_AUTHORIZATION_FAILED of a partition. Groups, topics and partitions that do not exist have no states, and
+are no errors, as in Kafka.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from korvet.broker.broker import Broker, coordinator_error, partition_of
+from korvet.broker.broker import Broker, coordinator_error
 from korvet.broker.context import RequestContext
 from korvet.concurrency.tasks import in_parallel
-from korvet.protocol.errors import KafkaError
+from korvet.protocol.errors import KafkaError, TopicAuthorizationFailed, UnknownTopicOrPartition
 from korvet.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,
@@ -32,7 +32,7 @@ from korvet.protocol.messages.describe_share_group_offsets import (
 from korvet.protocol.schema import ZERO_UUID
 from korvet.security.acls import Operation, ResourceType
 from korvet.share.partition import UNKNOWN, SharePartition
-from korvet.storage.interface import Topic, TopicPartition
+from korvet.storage.interface import TopicPartition
 
 States = Mapping[TopicPartition, SharePartition]
 
@@ -85,28 +85,32 @@ def _all(
 async def _topic(
     broker: Broker, context: RequestContext, asked: DescribeShareGroupOffsetsRequestTopic, states: States
 ) -> DescribeShareGroupOffsetsResponseTopic:
-    topic: Topic | KafkaError
+    topic_id, refused = ZERO_UUID, None
     try:
-        topic = await broker.topic(context, asked.topic_name, Operation.DESCRIBE)
-    except KafkaError as error:
-        topic = error
+        topic_id = (await broker.topic(context, asked.topic_name, Operation.DESCRIBE)).topic_id
+    except TopicAuthorizationFailed as error:
+        refused = error
+    except UnknownTopicOrPartition:
+        pass
     return DescribeShareGroupOffsetsResponseTopic(
         topic_name=asked.topic_name,
-        topic_id=topic.topic_id if isinstance(topic, Topic) else ZERO_UUID,
-        partitions=[await _partition(broker, topic, number, states) for number in asked.partitions],
+        topic_id=topic_id,
+        partitions=[
+            await _partition(broker, TopicPartition(asked.topic_name, number), refused, states)
+            for number in asked.partitions
+        ],
     )
 
 
 async def _partition(
-    broker: Broker, topic: Topic | KafkaError, number: int, states: States
+    broker: Broker, tp: TopicPartition, refused: KafkaError | None, states: States
 ) -> DescribeShareGroupOffsetsResponsePartition:
     described = DescribeShareGroupOffsetsResponsePartition(
-        partition_index=number, start_offset=UNKNOWN, leader_epoch=0
+        partition_index=tp.partition, start_offset=UNKNOWN, leader_epoch=0
     )
     try:
-        if isinstance(topic, KafkaError):
-            raise topic
-        tp = partition_of(topic, number)
+        if refused is not None:
+            raise refused
         state = states.get(tp)
         if state is not None:
             offsets = await broker.log.latest(tp)

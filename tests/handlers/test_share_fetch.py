@@ -99,7 +99,7 @@ async def test_records_are_delivered_up_to_the_limit(broker: Broker) -> None:
         ([(0, 0, [9])], ErrorCode.INVALID_REQUEST),
         ([(0, 0, [-1])], ErrorCode.INVALID_REQUEST),
         ([(1, 1, [ACCEPT]), (0, 0, [ACCEPT])], ErrorCode.INVALID_REQUEST),
-        ([(0, 1, [ACCEPT]), (1, 1, [ACCEPT])], ErrorCode.INVALID_REQUEST),
+        ([(0, 1, [ACCEPT]), (1, 1, [ACCEPT])], ErrorCode.INVALID_RECORD_STATE),
         ([(0, 9, [ACCEPT])], ErrorCode.INVALID_REQUEST),
         ([(0, 2**63 - 1, [ACCEPT])], ErrorCode.INVALID_REQUEST),
         ([(0, 0, [RENEW])], ErrorCode.INVALID_REQUEST),
