@@ -132,6 +132,8 @@ _OFFSETS = (
     ("Fetch", "responses.partitions.last_stable_offset"),
     ("Fetch", "responses.partitions.log_start_offset"),
     ("Fetch", "responses.partitions.diverging_epoch.end_offset"),
+    ("ShareFetch", "responses.partitions.records.offset"),
+    ("ShareFetch", "responses.partitions.records.base_offset"),
     ("Fetch", "responses.partitions.records.offset"),
     ("Fetch", "responses.partitions.records.base_offset"),
     ("Fetch", "responses.partitions.aborted_transactions.first_offset"),

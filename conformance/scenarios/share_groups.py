@@ -250,11 +250,13 @@ def acquiring_records(talk: Talk, version: int) -> None:
     talk.fill("jobs", batch(b"0", b"1", b"2", b"3"))
     one.acquire("acquires all")
     two.fetch("finds nothing")
-    one.fetch("accepts, releases and rejects", (0, 2, [ACCEPT, RELEASE, REJECT]))
-    two.fetch("finds what is released at most")
+    two.acknowledge("accepts another member's", (1, 1, [ACCEPT]))
+    one.acknowledge("accepts, releases and rejects", (0, 2, [ACCEPT, RELEASE, REJECT]))
+    two.acquire("acquires what is released")
+    one.acknowledge("accepts what it has released", (1, 1, [ACCEPT]))
     one.acknowledge("accepts the last one", (3, 3, [ACCEPT]))
     one.acknowledge("accepts it again", (3, 3, [ACCEPT]))
-    two.acknowledge("accepts another member's", (1, 1, [ACCEPT]))
+    two.fetch("accepts and finds nothing", (1, 1, [ACCEPT]))
 
 
 @scenario(ShareAcknowledgeRequest)
