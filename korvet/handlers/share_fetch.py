@@ -87,7 +87,7 @@ def _validate(request: ShareFetchRequest) -> None:
 
 @define
 class _Found:
-    """What was read of one partition, and the batches of it that the response has."""
+    """The acquired records of one partition, and the batches that contain them."""
 
     key: SharePartitionKey
     runs: list[Run] = field(factory=list)

@@ -64,7 +64,7 @@ class SharePartitionKey(NamedTuple):
 
 
 class Next(NamedTuple):
-    """Where a member may acquire records: UNKNOWN before the first fetch, None if there are too many in flight.
+    """The next offset that a member may acquire: UNKNOWN before the first fetch, None if too many are in flight.
 
     `is_new` is True if the record was not delivered yet. `wait_ms` is the time until the next lock ends.
     """

@@ -2,7 +2,7 @@
 
 Records below `end` are acquired by a member, available again, or finished (acknowledged or archived); records from
 `end` on have not been delivered. Records in flight, acquired or available, are kept as runs of offsets: a run has
-consecutive offsets, each of which has a record. What is below `end` and in no run is finished.
+consecutive offsets, each of which has a record. An offset below `end` that is in no run is finished.
 
 A lock ends at a time of the monotonic clock that the caller passes as `now_ms`. `tick` handles locks that have ended;
 the caller calls it no later than `wake_ms`. If `is_unsaved` is True, the caller must save the state before it answers.
@@ -28,7 +28,7 @@ HIGHEST_COUNT = 32_767
 
 
 class AckType(IntEnum):
-    """What a member says about a record, as in ShareAcknowledge."""
+    """The kinds of acknowledgements, with the numbers of ShareAcknowledge."""
 
     GAP = 0
     ACCEPT = 1
@@ -79,9 +79,9 @@ class ShareLimits:
 
 @frozen
 class Read:
-    """What a caller has read of the log: the offsets from `start` up to but not including `end`.
+    """A read of the log, from `start` up to but not including `end`.
 
-    Of these, only the offsets in `spans`, in ascending order, have records that members may get.
+    Only the offsets in `spans`, in ascending order, have records that members may get.
     """
 
     start: int

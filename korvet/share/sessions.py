@@ -1,4 +1,4 @@
-"""Share sessions: what a member has told the broker on its connection, so that its requests name only what changes.
+"""Share sessions: the partitions that a member fetches, so that its requests name only those that change.
 
 A session belongs to a member of a group and to the connection on which it began. Sessions are in memory; the broker
 releases the records of a member whose session ends.
