@@ -35,6 +35,7 @@ PORTS = re.compile(r"(127\.0\.0\.1):\d+")
 KEYS = (
     "name", "topic", "group_id", "resource_name", "key", "partition_index", "partition", "index", "api_key",
     "topic_id", "broker_id", "node_id", "member_id", "log_dir", "transactional_id", "producer_id", "entity_type",
+    "topic_name", "partition_id", "replica_id", "feature",
 )  # fmt: skip
 TOPIC_FIELDS = ("topic", "name", "topic_id")
 PARTITION_FIELDS = ("partition_index", "partition", "index")

@@ -31,6 +31,7 @@ from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTo
 from korvet.protocol.messages.offset_commit import OffsetCommitRequest
 from korvet.protocol.messages.offset_fetch import OffsetFetchRequest
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from korvet.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from korvet.protocol.record_batch import RecordBatch
 from korvet.protocol.requests import decode_response, encode_request
 from korvet.protocol.schema import ZERO_UUID, schema_of
@@ -40,7 +41,10 @@ SETTLE_LIMIT_S = 30.0
 RETRY_S = 0.02  # between two checks of something that a broker does asynchronously
 SIZE = struct.Struct(">i")
 PRODUCE = 0
-OFFSETS_BY_ID = 10  # the first version of OffsetCommit and OffsetFetch that has ids of topics
+CommittingRequest = OffsetCommitRequest | OffsetFetchRequest | TxnOffsetCommitRequest
+#: The first versions that have ids of topics.
+OFFSETS_BY_ID = {OffsetCommitRequest: 10, OffsetFetchRequest: 10, TxnOffsetCommitRequest: 6}
+PRODUCE_BY_ID = 13  # the first version of Produce that has ids of topics
 
 
 @frozen
@@ -196,9 +200,9 @@ class Talk:
         spoken = self.send(request, version, on=client)
         return self.receive(request, spoken, label, on=client, limit_s=limit_s)
 
-    def _set_topic_ids(self, request: OffsetCommitRequest | OffsetFetchRequest) -> None:
+    def _set_topic_ids(self, request: CommittingRequest) -> None:
         """Set the ids of the topics that a request names. Those of unknown topics stay zero."""
-        if isinstance(request, OffsetCommitRequest):
+        if not isinstance(request, OffsetFetchRequest):
             topics: list[Any] = [*request.topics]
         else:
             topics = [topic for group in request.groups for topic in group.topics or ()]
@@ -208,8 +212,10 @@ class Talk:
     def send(self, request: object, version: int | None = None, *, on: Connection | None = None) -> int:
         """Send a request, to be received later. Return its version, by default the newest."""
         spoken = newest(type(request)) if version is None else version
-        if isinstance(request, OffsetCommitRequest | OffsetFetchRequest) and spoken >= OFFSETS_BY_ID:
+        if isinstance(request, CommittingRequest) and spoken >= OFFSETS_BY_ID[type(request)]:
             self._set_topic_ids(request)
+        if isinstance(request, ProduceRequest) and spoken >= PRODUCE_BY_ID:
+            self._add_ids(request)
         (on or self._connections[0]).send(request, spoken)
         return spoken
 
@@ -320,17 +326,25 @@ class Talk:
                 if getattr(topic, "topic_id", ZERO_UUID) != ZERO_UUID and getattr(topic, "name", None):
                     self.topic_ids[topic.name] = topic.topic_id
 
+    def _add_ids(self, request: ProduceRequest) -> None:
+        """Add the ids of topics that a request names by their names."""
+        for topic in request.topic_data:
+            if topic.topic_id == ZERO_UUID:
+                topic.topic_id = self.topic_ids.get(topic.name, ZERO_UUID)
+
     def _learn_offsets(self, request: ProduceRequest, answer: Any) -> None:
+        names = {topic.topic_id: topic.name for topic in request.topic_data}
         sent = {
             (topic.name, partition.index): partition.records
             for topic in request.topic_data
             for partition in topic.partition_data
         }
         for topic in answer.responses:
+            name = topic.name or names.get(topic.topic_id, "")
             for partition in topic.partition_responses:
-                records = sent.get((topic.name, partition.index))
+                records = sent.get((name, partition.index))
                 if partition.error_code == 0 and records:
-                    self.learn(topic.name, partition.index, partition.base_offset, records)
+                    self.learn(name, partition.index, partition.base_offset, records)
 
     def learn(self, name: str, partition: int, base_offset: int, records: Sequence[Buffer]) -> None:
         """Record the offsets of a batch's records; a duplicate batch has the same ones."""

@@ -114,6 +114,8 @@ CLASSES: Mapping[str, Mapping[str, str]] = {
 }
 MORE_TOOLS = {
     "kafka-e2e-latency": "org.apache.kafka.tools.EndToEndLatency",
+    "kafka-features": "org.apache.kafka.tools.FeatureCommand",
+    "kafka-metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
     "kafka-groups": "org.apache.kafka.tools.GroupsCommand",
     "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
 }

@@ -15,6 +15,11 @@ Shown = Callable[[str], str]
 BOTH = ("4", "3")
 
 FILES: Mapping[str, str] = {
+    "reassign.json": '{{"partitions": [{{"topic": "{topic}", "partition": 0, "replicas": [1]}}], "version": 1}}',
+    "dirs.json": '{{"partitions": [{{"topic": "{topic}", "partition": 0, "replicas": [1], '
+    '"log_dirs": ["/nowhere"]}}], "version": 1}}',
+    "elect.json": '{{"partitions": [{{"topic": "{topic}", "partition": 0}}]}}',
+    "move.json": '{{"topics": [{{"topic": "{topic}"}}], "version": 1}}',
     "delete.json": '{{"partitions": [{{"topic": "{topic}", "partition": 0, "offset": -1}}], "version": 1}}',
 }
 
@@ -324,6 +329,91 @@ TRANSACTION_STEPS = (
     Step(_TOPICS, "--delete --topic {topic}-tx"),
 )
 
+_ELECTION = "kafka-leader-election"
+_QUORUM = "kafka-metadata-quorum"
+_FEATURES = "kafka-features"
+_REASSIGN = "kafka-reassign-partitions"
+_MOVES = "--reassignment-json-file {folder}/"
+
+
+def without_log_dirs(text: str) -> str:
+    """Compare assignments without the log directories, which are the folders of each broker."""
+    return re.sub(r'"log_dirs":\["/[^"]*"\]', "", re.sub("from log dir /[^ ]*", "", text))
+
+
+#: What administrators do with controllers and replicas: a cluster of one broker has one of each.
+CLUSTER_STEPS = (
+    Step(_ELECTION, "--election-type preferred --topic {topic} --partition 0"),
+    Step(_ELECTION, "--election-type unclean --topic {topic} --partition 0"),
+    Step(_ELECTION, "--election-type preferred --all-topic-partitions"),
+    Step(_ELECTION, "--election-type preferred --path-to-json-file {folder}/elect.json"),
+    Step(
+        _ELECTION,
+        "--election-type preferred --topic {topic} --partition 9",
+        status=1,
+        shown=only("^Error .*"),
+    ),
+    Step(
+        _ELECTION,
+        "--election-type preferred --topic {topic}-none --partition 0",
+        status=1,
+        shown=only("^Error .*"),
+    ),
+    Step(
+        _QUORUM,
+        "--bootstrap-server {broker} describe --status",
+        shown=only(r"^(?:LeaderId|LeaderEpoch|MaxFollower\w+|CurrentObservers):.*|\{\"id\": \d+"),
+        versions=("4",),
+    ),
+    Step(
+        _QUORUM,
+        "--bootstrap-server {broker} describe --replication",
+        shown=only(r"^NodeId.*|^1\b|\bLeader$"),
+        versions=("4",),
+    ),
+    Step(
+        _FEATURES,
+        "--bootstrap-server {broker} describe",
+        shown=only(r"^Feature: (?:group|transaction)\.version .*FinalizedVersionLevel: \d+"),
+        versions=("4",),
+    ),
+    Step(_FEATURES, "--bootstrap-server {broker} upgrade --feature transaction.version=2", versions=("4",)),
+    Step(
+        _FEATURES,
+        "--bootstrap-server {broker} upgrade --feature transaction.version=3",
+        status=1,
+        versions=("4",),
+    ),
+    Step(
+        _FEATURES,
+        "--bootstrap-server {broker} upgrade --feature nothing.version=1",
+        status=1,
+        versions=("4",),
+    ),
+    Step(
+        _FEATURES,
+        "--bootstrap-server {broker} downgrade --feature group.version=0 --dry-run",
+        refused="The brokers always serve version 1",
+        why="brokers serve one level of each feature",
+        versions=("4",),
+    ),
+    Step(_REASSIGN, "--list"),
+    Step(
+        _REASSIGN,
+        "--generate --topics-to-move-json-file {folder}/move.json --broker-list 1",
+        shown=without_log_dirs,
+    ),
+    Step(_REASSIGN, f"--execute {_MOVES}reassign.json", shown=without_log_dirs),
+    Step(_REASSIGN, f"--verify {_MOVES}reassign.json"),
+    Step(_REASSIGN, f"--execute {_MOVES}reassign.json --throttle 1000000", shown=without_log_dirs),
+    Step(_REASSIGN, f"--verify {_MOVES}reassign.json"),
+    Step(_REASSIGN, f"--cancel {_MOVES}reassign.json"),
+    Step(
+        _REASSIGN, f"--execute {_MOVES}dirs.json", status=1, shown=only("^Error: .*|LogDirNotFoundException")
+    ),
+    Step(_REASSIGN, f"--verify {_MOVES}dirs.json", shown=without_log_dirs),
+)
+
 OTHER_STEPS = (
     Step(
         "kafka-producer-perf-test",
@@ -351,13 +441,6 @@ OTHER_STEPS = (
     Step("kafka-broker-api-versions", "", shown=only(r"^\s(?:Heartbeat|CreateTopics|InitProducerId).*")),
     Step("kafka-cluster", "cluster-id", shown=only("^Cluster ID: ")),
     Step("kafka-cluster", "list-endpoints", versions=("4",)),
-    Step("kafka-reassign-partitions", "--list"),
-    Step(
-        "kafka-leader-election",
-        "--election-type preferred --topic {topic} --partition 0",
-        refused="does not support ELECT_LEADERS",
-        why="a partition has one replica, and one leader",
-    ),
     Step("kafka-topics", "--delete --topic {topic}"),
     Step("kafka-topics", "--delete --topic {topic}", status=1),
     Step("kafka-topics", "--delete --topic {topic} --if-exists"),
@@ -365,7 +448,7 @@ OTHER_STEPS = (
 
 STEPS = (
     *(*TOPIC_STEPS, *CONFIG_STEPS, *USER_STEPS, *QUOTA_STEPS, *ACL_STEPS),
-    *(*CONSOLE_STEPS, *OFFSET_STEPS, *GROUP_STEPS, *TRANSACTION_STEPS, *OTHER_STEPS),
+    *(*CONSOLE_STEPS, *OFFSET_STEPS, *GROUP_STEPS, *TRANSACTION_STEPS, *CLUSTER_STEPS, *OTHER_STEPS),
 )
 
 #: Steps that run while the group has a member.

@@ -25,6 +25,16 @@ from korvet.protocol.messages.alter_client_quotas import (
     EntryData,
     OpData,
 )
+from korvet.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from korvet.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from korvet.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from korvet.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -53,6 +63,7 @@ from korvet.protocol.messages.describe_groups import DescribeGroupsRequest
 from korvet.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from korvet.protocol.messages.describe_producers import DescribeProducersRequest
 from korvet.protocol.messages.describe_producers import TopicRequest as ProducersOfTopic
+from korvet.protocol.messages.describe_quorum import AskedPartition, AskedTopic, DescribeQuorumRequest
 from korvet.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,
@@ -63,6 +74,7 @@ from korvet.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     UserName,
 )
+from korvet.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from korvet.protocol.messages.end_txn import EndTxnRequest
 from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from korvet.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -110,6 +122,7 @@ from korvet.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from korvet.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from korvet.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -124,6 +137,7 @@ LATEST = -1
 NOBODY = "User:nobody"
 #: The short names of a case's topics: one that exists, and one that does not.
 TOPICS = ("there", "missing")
+PRODUCE_BY_ID, STAGED_BY_ID = 13, 6
 GROUP = "group"
 # Types of resources in DescribeConfigs and its siblings.
 TOPIC_CONFIGS, BROKER_CONFIGS, CLIENT_METRICS, GROUP_CONFIGS = 2, 4, 16, 32
@@ -196,24 +210,26 @@ def versions_of(build: Build) -> tuple[int, ...]:
 
 @row(ProduceRequest)
 def produce(talk: Talk, version: int) -> ProduceRequest:
-    return _produce(talk, acks=-1)
+    return _produce(talk, version, acks=-1)
 
 
 @row(ProduceRequest)
 def produce_with_wrong_acks(talk: Talk, version: int) -> ProduceRequest:
-    return _produce(talk, acks=5)
+    return _produce(talk, version, acks=5)
 
 
-def _produce(talk: Talk, acks: int, **producer: int) -> ProduceRequest:
-    """Return a request with a batch for each topic, in a transaction if it has a producer."""
+def _produce(talk: Talk, version: int, acks: int, **producer: int) -> ProduceRequest:
+    """Return a request with a batch for each topic that it can name, in a transaction if it has a producer."""
     records = [(0, 1_700_000_000_000, None, b"value", ())]
     batch = build_batch(records, is_transactional=bool(producer), **producer)  # type: ignore[arg-type]
     topics = [
         TopicProduceData(
             name=talk.name(short), partition_data=[PartitionProduceData(index=0, records=[memoryview(batch)])]
         )
-        for short in TOPICS
+        for short in (TOPICS if version < PRODUCE_BY_ID else TOPICS[:1])
     ]
+    if version >= PRODUCE_BY_ID:
+        topics[0].topic_id = talk.topic_id(TOPICS[0])
     return ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=topics)
 
 
@@ -222,7 +238,7 @@ def fetch_by_name(talk: Talk, version: int) -> FetchRequest:
     return _fetch([FetchTopic(topic=talk.name(short), partitions=_fetched()) for short in TOPICS])
 
 
-@row(FetchRequest, 13, 17)
+@row(FetchRequest, 13, 18)
 def fetch_by_id(talk: Talk, version: int) -> FetchRequest:
     return _fetch([FetchTopic(topic_id=talk.topic_id(TOPICS[0]), partitions=_fetched())])
 
@@ -233,7 +249,7 @@ def fetch_of_a_replica_by_name(talk: Talk, version: int) -> FetchRequest:
     return FetchRequest(replica_id=1, max_wait_ms=0, min_bytes=0, topics=topics)
 
 
-@row(FetchRequest, 17)
+@row(FetchRequest, 18)
 def fetch_of_a_replica_by_id(talk: Talk, version: int) -> FetchRequest:
     request = _fetch([FetchTopic(topic_id=talk.topic_id(TOPICS[0]), partitions=_fetched())])
     request.replica_state = ReplicaState(replica_id=7, replica_epoch=1)
@@ -288,7 +304,8 @@ PRODUCER_ID, PRODUCER_EPOCH = 999_999, 0
 
 @row(ProduceRequest)
 def produce_in_a_transaction(talk: Talk, version: int) -> ProduceRequest:
-    request = _produce(talk, acks=-1, producer_id=PRODUCER_ID, producer_epoch=PRODUCER_EPOCH, base_sequence=0)
+    producer = {"producer_id": PRODUCER_ID, "producer_epoch": PRODUCER_EPOCH, "base_sequence": 0}
+    request = _produce(talk, version, acks=-1, **producer)
     request.transactional_id = talk.name("transaction")
     return request
 
@@ -341,15 +358,18 @@ def add_offsets_to_txn(talk: Talk, version: int) -> AddOffsetsToTxnRequest:
     )
 
 
-@row(TxnOffsetCommitRequest)
+@row(TxnOffsetCommitRequest, 0, 5, 6)
 def txn_offset_commit(talk: Talk, version: int) -> TxnOffsetCommitRequest:
     asked = [TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=0, committed_metadata="")]
+    topics = [TxnOffsetCommitRequestTopic(name=talk.name(short), partitions=asked) for short in TOPICS]
+    if version >= STAGED_BY_ID:
+        topics = [TxnOffsetCommitRequestTopic(topic_id=talk.topic_id(TOPICS[0]), partitions=asked)]
     return TxnOffsetCommitRequest(
         transactional_id=talk.name("transaction"),
         group_id=talk.name(GROUP),
         producer_id=PRODUCER_ID,
         producer_epoch=PRODUCER_EPOCH,
-        topics=[TxnOffsetCommitRequestTopic(name=talk.name(short), partitions=asked) for short in TOPICS],
+        topics=topics,
     )
 
 
@@ -673,6 +693,38 @@ def describe_cluster(talk: Talk, version: int) -> DescribeClusterRequest:
 def describe_log_dirs(talk: Talk, version: int) -> DescribeLogDirsRequest:
     topics = [DescribableLogDirTopic(topic=talk.name(TOPICS[0]), partitions=[0])]
     return DescribeLogDirsRequest(topics=topics)
+
+
+@row(AlterReplicaLogDirsRequest)
+def alter_replica_log_dirs(talk: Talk, version: int) -> AlterReplicaLogDirsRequest:
+    topic = AlterReplicaLogDirTopic(name=talk.name(TOPICS[0]), partitions=[0])
+    return AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path="/nowhere", topics=[topic])])
+
+
+@row(ElectLeadersRequest)
+def elect_leaders(talk: Talk, version: int) -> ElectLeadersRequest:
+    topics = [TopicPartitions(topic=talk.name(short), partitions=[0]) for short in TOPICS]
+    return ElectLeadersRequest(topic_partitions=topics)
+
+
+@row(AlterPartitionReassignmentsRequest)
+def alter_partition_reassignments(talk: Talk, version: int) -> AlterPartitionReassignmentsRequest:
+    asked = [ReassignablePartition(partition_index=0, replicas=[1])]
+    topics = [ReassignableTopic(name=talk.name(short), partitions=asked) for short in TOPICS]
+    return AlterPartitionReassignmentsRequest(topics=topics)
+
+
+@row(DescribeQuorumRequest)
+def describe_quorum(talk: Talk, version: int) -> DescribeQuorumRequest:
+    topic = AskedTopic(topic_name="another", partitions=[AskedPartition(partition_index=0)])
+    return DescribeQuorumRequest(topics=[topic])
+
+
+@row(UpdateFeaturesRequest)
+def update_features(talk: Talk, version: int) -> UpdateFeaturesRequest:
+    return UpdateFeaturesRequest(
+        feature_updates=[FeatureUpdateKey(feature="transaction.version", max_version_level=2)]
+    )
 
 
 @row(ListPartitionReassignmentsRequest)

@@ -10,7 +10,6 @@ import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.FencedInstanceIdException;
 import org.apache.kafka.common.errors.InconsistentGroupProtocolException;
-import org.apache.kafka.common.errors.UnsupportedVersionException;
 
 /** Members of consumer groups: they come together, go, fall silent, and take partitions over. */
 final class Groups {
@@ -35,7 +34,7 @@ final class Groups {
         checks.add("group: a second member of the same instance id fences the first", this::fenced);
         checks.add("group: new partitions are assigned", this::newPartitions);
         checks.add("group: members of different protocols are refused", this::inconsistent);
-        checks.add("group: group.protocol=consumer works or is refused by name", this::nextGeneration);
+        checks.add("group: group.protocol=consumer works", this::nextGeneration);
     }
 
     private void shared(String assignor, int count) throws Exception {
@@ -179,11 +178,7 @@ final class Groups {
         broker.produceNumbers(topic, 1, 0, 1);
         try (var consumer = broker.textConsumer("group.id", broker.newName("group"), "group.protocol", "consumer")) {
             consumer.subscribe(List.of(topic));
-            if (broker.isKafka) {
-                Broker.poll(consumer, 1);
-                return;
-            }
-            Expect.error(UnsupportedVersionException.class, () -> Broker.poll(consumer, 1));
+            Broker.poll(consumer, 1);
         }
     }
 

@@ -5,6 +5,16 @@ from __future__ import annotations
 from conformance.scenario import scenario
 from conformance.scenarios.records import batch
 from conformance.talk import ANSWER_LIMIT_S, SIZE, Talk
+from korvet.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from korvet.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from korvet.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
@@ -13,10 +23,12 @@ from korvet.protocol.messages.alter_user_scram_credentials import (
 from korvet.protocol.messages.api_versions import ApiVersionsRequest
 from korvet.protocol.messages.describe_cluster import DescribeClusterRequest
 from korvet.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from korvet.protocol.messages.describe_quorum import AskedPartition, AskedTopic, DescribeQuorumRequest
 from korvet.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     UserName,
 )
+from korvet.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from korvet.protocol.messages.find_coordinator import FindCoordinatorRequest
 from korvet.protocol.messages.init_producer_id import InitProducerIdRequest
 from korvet.protocol.messages.list_config_resources import ListConfigResourcesRequest
@@ -27,6 +39,7 @@ from korvet.protocol.messages.list_partition_reassignments import (
 from korvet.protocol.messages.metadata import MetadataRequest
 from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from korvet.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from korvet.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 COORDINATORS_IN_A_LIST = 4
 LARGE = 100_000  # bytes of a request that takes a broker some time
@@ -227,6 +240,121 @@ def log_dirs(talk: Talk, version: int) -> None:
     ):
         asked = DescribableLogDirTopic(topic=name, partitions=partitions)
         talk.ask(DescribeLogDirsRequest(topics=[asked]), version, f"{name[8:]}, {partitions}")
+
+
+@scenario(AlterReplicaLogDirsRequest)
+def moves_to_log_dirs(talk: Talk, version: int) -> None:
+    topic = talk.topic("orders", partitions=2)
+    path = talk.tell(DescribeLogDirsRequest(topics=[])).results[0].log_dir
+
+    def asked(path: str, *topics: tuple[str, list[int]]) -> AlterReplicaLogDir:
+        named = [AlterReplicaLogDirTopic(name=name, partitions=numbers) for name, numbers in topics]
+        return AlterReplicaLogDir(path=path, topics=named)
+
+    for label, dirs in {
+        "the directory": [asked(path, (topic, [0, 1]))],
+        "an unknown partition": [asked(path, (topic, [7]), (talk.name("nowhere"), [0]))],
+        "another directory": [asked("/nowhere", (topic, [0]))],
+        "a relative path": [asked("nowhere", (topic, [0]))],
+        "an unknown partition of another directory": [asked("/nowhere", (topic, [7]))],
+        "two directories": [asked(path, (topic, [0])), asked("/nowhere", (topic, [1]))],
+        "no topics": [asked(path)],
+        "nothing": [],
+    }.items():
+        talk.ask(AlterReplicaLogDirsRequest(dirs=dirs), version, label)
+
+
+@scenario(ElectLeadersRequest)
+def elections(talk: Talk, version: int) -> None:
+    topic = talk.topic("orders", partitions=2)
+    for election_type in (0, 1, 2) if version >= 1 else (0,):
+        for label, partitions in {
+            "a partition": [TopicPartitions(topic=topic, partitions=[0])],
+            "unknown ones": [
+                TopicPartitions(topic=topic, partitions=[7, 1]),
+                TopicPartitions(topic=talk.name("nowhere"), partitions=[0]),
+            ],
+            "no partitions": [TopicPartitions(topic=topic, partitions=[])],
+            "nothing": [],
+            "all": None,
+        }.items():
+            request = ElectLeadersRequest(
+                election_type=election_type, topic_partitions=partitions, timeout_ms=10_000
+            )
+            talk.ask(request, version, f"{label}, type {election_type}")
+
+
+@scenario(AlterPartitionReassignmentsRequest)
+def altered_reassignments(talk: Talk, version: int) -> None:
+    topic = talk.topic("orders", partitions=2)
+
+    def asked(name: str, *partitions: tuple[int, list[int] | None]) -> ReassignableTopic:
+        named = [ReassignablePartition(partition_index=number, replicas=ids) for number, ids in partitions]
+        return ReassignableTopic(name=name, partitions=named)
+
+    for label, topics in {
+        "the same broker": [asked(topic, (0, [1]), (1, [1]))],
+        "an unknown broker": [asked(topic, (0, [7]))],
+        "a broker more": [asked(topic, (0, [1, 7]))],
+        "a negative id": [asked(topic, (0, [-1]))],
+        "twice the same broker": [asked(topic, (0, [1, 1]))],
+        "no broker": [asked(topic, (0, []))],
+        "an end": [asked(topic, (0, None))],
+        "unknown partitions": [asked(topic, (7, [1])), asked(talk.name("nowhere"), (0, [1]))],
+        "ends of unknown partitions": [asked(topic, (7, None)), asked(talk.name("nowhere"), (0, None))],
+        "no partitions": [asked(topic)],
+        "nothing": [],
+    }.items():
+        for allows in (True, False) if version >= 1 else (True,):
+            request = AlterPartitionReassignmentsRequest(
+                timeout_ms=10_000, allow_replication_factor_change=allows, topics=topics
+            )
+            talk.ask(request, version, label if allows else f"{label}, with the same replication factor")
+
+
+@scenario(DescribeQuorumRequest)
+def quorum(talk: Talk, version: int) -> None:
+    def asked(name: str, *numbers: int) -> AskedTopic:
+        return AskedTopic(
+            topic_name=name, partitions=[AskedPartition(partition_index=number) for number in numbers]
+        )
+
+    for label, topics in {
+        "the metadata": [asked("__cluster_metadata", 0)],
+        "another partition": [asked("__cluster_metadata", 1)],
+        "two partitions": [asked("__cluster_metadata", 0, 1)],
+        "another topic": [asked(talk.topic("orders"), 0)],
+        "two topics": [asked("__cluster_metadata", 0), asked(talk.name("orders"), 0)],
+        "no partitions": [asked("__cluster_metadata")],
+        "nothing": [],
+    }.items():
+        talk.ask(DescribeQuorumRequest(topics=topics), version, label)
+
+
+@scenario(UpdateFeaturesRequest)
+def updates_of_features(talk: Talk, version: int) -> None:
+    def asked(feature: str, level: int, kind: int = 1) -> FeatureUpdateKey:
+        if version == 0:
+            return FeatureUpdateKey(feature=feature, max_version_level=level, allow_downgrade=kind > 1)
+        return FeatureUpdateKey(feature=feature, max_version_level=level, upgrade_type=kind)
+
+    for label, updates in {
+        "the same level": [asked("transaction.version", 2)],
+        "two features": [asked("transaction.version", 2), asked("group.version", 1)],
+        "a level too high": [asked("transaction.version", 3)],
+        "one of two too high": [asked("group.version", 1), asked("transaction.version", 3)],
+        "a lower level as an upgrade": [asked("transaction.version", 1)],
+        "the same level as a downgrade": [asked("transaction.version", 2, 2)],
+        "a negative level": [asked("transaction.version", -1, 2)],
+        "an unknown feature": [asked("nothing.version", 1)],
+        "an unknown feature as a downgrade": [asked("nothing.version", 0, 2)],
+        "the empty name": [asked("", 1)],
+        "an unknown type": [asked("transaction.version", 2, 7)],
+        "nothing": [],
+    }.items():
+        for validates in (False, True) if version >= 1 else (False,):
+            request = UpdateFeaturesRequest(feature_updates=updates, validate_only=validates)
+            talk.ask(request, version, f"{label}, validated" if validates else label)
 
 
 def upsertion(name: str, mechanism: int = 1, iterations: int = 4096) -> ScramCredentialUpsertion:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from conformance.talk import Talk
 from korvet.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from korvet.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
 from korvet.protocol.messages.delete_groups import DeleteGroupsRequest
+from korvet.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from korvet.protocol.messages.describe_groups import DescribeGroupsRequest
 from korvet.protocol.messages.heartbeat import HeartbeatRequest
 from korvet.protocol.messages.offset_commit import OffsetCommitRequest
@@ -23,6 +25,8 @@ from korvet.protocol.messages.offset_fetch import (
 )
 
 REBALANCE_MS = 30_000
+# More than `group.consumer.assignment.interval.ms`.
+NEXT_TARGET_S = 1.1
 NEVER_ASSIGNED = UUID(int=7)
 
 
@@ -149,6 +153,33 @@ def descriptions(talk: Talk, version: int) -> None:
     classic = talk.name("classic")
     talk.tell(commit(classic, topic, 1))
     describe(talk, classic, "a group with offsets only", version)
+
+
+@scenario()
+def as_many_members_name_one_assignor_as_the_other(talk: Talk, _version: int) -> None:
+    topic = talk.topic("orders", partitions=2)
+    for first, second in (("uniform", "range"), ("range", "uniform")):
+        group = talk.name(first)
+        Consumer(talk, group, "a").join(topic, server_assignor=first)
+        Consumer(talk, group, "b").join(topic, server_assignor=second)
+        request = ConsumerGroupDescribeRequest(group_ids=[group], include_authorized_operations=False)
+        answer = talk.tell(request, 1)
+        talk.note(f"{first} was first", answer.groups[0].assignor_name)
+
+
+@scenario()
+def a_subscribed_topic_is_deleted(talk: Talk, _version: int) -> None:
+    topic, other, group = talk.topic("orders", partitions=2), talk.topic("more"), talk.name("g")
+    member = Consumer(talk, group, "a")
+    member.join(topic, other)
+    member.acknowledge()
+    talk.tell(DeleteTopicsRequest(topics=[DeleteTopicState(name=other)], timeout_ms=10_000), 6)
+    talk.until_gone("more")
+    time.sleep(NEXT_TARGET_S)
+    member.send("heartbeats")
+    member.acknowledge()
+    member.send("heartbeats again")
+    describe(talk, group, "then")
 
 
 @scenario(OffsetCommitRequest, 8)

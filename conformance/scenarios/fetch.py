@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from conformance.scenario import scenario
@@ -14,7 +15,54 @@ from korvet.protocol.compression import Codec
 from korvet.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
+LEAST_VERSION_WITH_SESSIONS = 7
 LEAST_VERSION_WITH_EPOCHS = 9
+
+
+class Session:
+    """A consumer's fetch session of the topic `orders`."""
+
+    def __init__(self, talk: Talk, version: int) -> None:
+        self.talk, self.version = talk, version
+        self.session_id = self.epoch = 0
+        self.topic = fetch_topic(talk, "orders", version)
+
+    def ask(
+        self,
+        label: str,
+        positions: Mapping[int, int],
+        *,
+        forget: Sequence[int] = (),
+        epoch: int | None = None,
+        version: int | None = None,
+        max_bytes: int = 1_000_000,
+    ) -> None:
+        """Send the next request: numbers of records by partition, and partitions to forget."""
+        topic, topic_id = self.topic.topic, self.topic.topic_id
+        asked = [
+            FetchPartition(
+                partition=partition,
+                fetch_offset=self.talk.offset("orders", number, partition) if number < 1000 else 2**62,
+                partition_max_bytes=1_000_000,
+            )
+            for partition, number in positions.items()
+        ]
+        forgotten = [ForgottenTopic(topic=topic, topic_id=topic_id, partitions=list(forget))]
+        answer = self.talk.ask(
+            FetchRequest(
+                max_wait_ms=0,
+                min_bytes=0,
+                max_bytes=max_bytes,
+                session_id=self.session_id,
+                session_epoch=self.epoch if epoch is None else epoch,
+                topics=[FetchTopic(topic=topic, topic_id=topic_id, partitions=asked)] if asked else [],
+                forgotten_topics_data=forgotten if forget else [],
+            ),
+            self.version if version is None else version,
+            label,
+        )
+        self.session_id = answer.session_id or self.session_id
+        self.epoch += 1
 
 
 def several(
@@ -150,7 +198,7 @@ def last_fetched_epochs(talk: Talk, version: int) -> None:
         talk.ask(several(talk, version, asked), version, f"last fetched epoch {epoch}")
 
 
-@scenario(FetchRequest, 7)
+@scenario(FetchRequest, LEAST_VERSION_WITH_SESSIONS)
 def sessions(talk: Talk, version: int) -> None:
     talk.topic("orders")
     talk.fill("orders", batch())
@@ -166,7 +214,7 @@ def sessions(talk: Talk, version: int) -> None:
         talk.ask(request, version, label)
 
 
-@scenario(FetchRequest, 7)
+@scenario(FetchRequest, LEAST_VERSION_WITH_SESSIONS)
 def incremental_sessions(talk: Talk, version: int) -> None:
     topic = talk.topic("orders", partitions=3)
 
@@ -217,6 +265,65 @@ def session_that_mixes_names_and_ids(talk: Talk, version: int) -> None:
     other = 25 - version
     request = several(talk, other, asked, session_id=begun, session_epoch=1)
     talk.ask(request, other, "with the other form of topics")
+
+
+@scenario(FetchRequest, LEAST_VERSION_WITH_SESSIONS)
+def requests_in_a_session(talk: Talk, version: int) -> None:
+    """Fetch in a session that begins with two of three partitions."""
+    name = talk.topic("orders", partitions=3)
+    talk.fill("orders", batch(b"0"))
+    session = Session(talk, version)
+    session.ask("a new session", {0: 0, 1: 0})
+    session.ask("nothing requested", {})
+    session.ask("behind the record", {0: 1})
+    session.ask("nothing to read", {})
+    talk.tell(produce(name, batch(b"1"), partition=1))
+    session.ask("a record for an idle partition", {})
+    session.ask("the same record", {})
+    session.ask("an added partition", {1: 1, 2: 0})
+    talk.tell(produce(name, batch(b"1"), partition=1))
+    talk.tell(produce(name, batch(b"1")))
+    session.ask("two partitions have records", {}, max_bytes=1)
+    session.ask("the other one has its turn", {}, max_bytes=1)
+    session.ask("a forgotten partition", {}, forget=[1])
+    session.ask("beyond the end", {0: 1000})
+    session.ask("an error stays", {})
+    session.ask("a missing partition", {0: 2, 7: 0})
+    session.epoch += 1
+    session.ask("an epoch too high", {})
+    session.epoch -= 2
+    session.ask("the first epochs", {}, epoch=1)
+    session.ask("goes on", {}, forget=[7])
+    if version >= FETCH_BY_ID:
+        session.ask("names instead of ids", {}, version=FETCH_BY_ID - 1)
+        session.epoch -= 1
+    elif version == FETCH_BY_ID - 1:
+        session.ask("ids instead of names", {}, version=FETCH_BY_ID)
+        session.epoch -= 1
+    session.ask("all forgotten", {}, forget=[0, 2])
+    session.ask("a session that was closed", {})
+
+
+@scenario(FetchRequest, LEAST_VERSION_WITH_SESSIONS)
+def session_that_is_ended(talk: Talk, version: int) -> None:
+    talk.topic("orders")
+    session = Session(talk, version)
+    session.ask("a new session", {0: 0})
+    session.ask("its end", {0: 0}, epoch=-1)
+    session.ask("after its end", {}, epoch=1)
+
+
+@scenario(FetchRequest, LEAST_VERSION_WITH_SESSIONS)
+def topic_of_a_session_is_recreated(talk: Talk, version: int) -> None:
+    name = talk.topic("orders")
+    session = Session(talk, version)
+    session.ask("a new session", {0: 0})
+    session.ask("nothing requested", {})
+    talk.tell(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=10_000))
+    talk.until_gone("orders")
+    session.ask("deleted", {})
+    talk.topic("orders")
+    session.ask("created again", {})
 
 
 @scenario(FetchRequest)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import struct
+from uuid import UUID
 
 from conformance.clock import HOUR_MS, T0
 from conformance.scenario import scenario
 from conformance.scenarios.asking import fetch
 from conformance.scenarios.records import ATTRIBUTES_AT, batch, overwritten
-from conformance.talk import Talk, newest, versions
+from conformance.talk import PRODUCE_BY_ID, Talk, newest, versions
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.compression import Codec
+from korvet.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from korvet.protocol.messages.fetch import FetchRequest
 from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from korvet.protocol.schema import ZERO_UUID
 
 BASE_OFFSET_AT, LENGTH_AT, EPOCH_AT, MAGIC_AT = 0, 8, 12, 16
 LAST_DELTA_AT, BASE_TIMESTAMP_AT, MAX_TIMESTAMP_AT, SEQUENCE_AT, COUNT_AT = 23, 27, 35, 53, 57
@@ -74,6 +77,37 @@ def an_unknown_topic_is_not_created(talk: Talk, version: int) -> None:
     talk.ask(produce(talk.name("nowhere"), batch()), version)
     topics = [MetadataRequestTopic(name=talk.name("nowhere"))]
     talk.ask(MetadataRequest(topics=topics, allow_auto_topic_creation=False))
+
+
+def produce_by_id(*topic_ids: UUID, transactional_id: str | None = None) -> ProduceRequest:
+    """Return a request with a batch for partition 0 of each topic."""
+    data = [PartitionProduceData(index=0, records=[batch()])]
+    topics = [TopicProduceData(topic_id=each, partition_data=data) for each in topic_ids]
+    return ProduceRequest(transactional_id=transactional_id, acks=-1, timeout_ms=10_000, topic_data=topics)
+
+
+@scenario(ProduceRequest, PRODUCE_BY_ID)
+def ids_of_topics(talk: Talk, version: int) -> None:
+    talk.topic("orders")
+    talk.ask(produce_by_id(UUID(int=7)), version, "an unknown id")
+    talk.ask(produce_by_id(ZERO_UUID), version, "no id")
+    unknown = produce_by_id(UUID(int=7), transactional_id=talk.name("x"))
+    talk.ask(unknown, version, "a transactional id")
+    beside = produce(talk.name("orders"), batch())
+    beside.topic_data += produce_by_id(UUID(int=7)).topic_data
+    talk.ask(beside, version, "an unknown id beside a topic")
+
+
+@scenario(ProduceRequest, PRODUCE_BY_ID)
+def old_id_of_a_recreated_topic(talk: Talk, version: int) -> None:
+    name = talk.topic("orders")
+    old = produce_by_id(talk.topic_id("orders"))
+    talk.tell(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=10_000))
+    talk.until_gone("orders")
+    talk.ask(old, version, "deleted")
+    talk.topic("orders")
+    talk.ask(old, version, "created again")
+    talk.ask(fetch(talk, "orders", 0))
 
 
 @scenario(ProduceRequest)

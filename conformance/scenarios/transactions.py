@@ -20,6 +20,7 @@ from korvet.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from korvet.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from korvet.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from korvet.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from korvet.protocol.messages.end_txn import EndTxnRequest
@@ -389,6 +390,22 @@ def offsets_of_a_group(talk: Talk, version: int) -> None:
         }
         for label, member in members.items():
             talk.ask(producer.staging("orders", 9, **member), version, label)
+        for other in ("new", "consumers"):
+            talk.tell(producer.group_addition(other), 3)
+        unknown = producer.staging("orders", 9, group="new", generation_id=1, member_id="nobody")
+        talk.ask(unknown, version, "a generation of an unknown group")
+        joining = ConsumerGroupHeartbeatRequest(
+            group_id=talk.name("consumers"),
+            member_id="consumer",
+            member_epoch=0,
+            rebalance_timeout_ms=30_000,
+            subscribed_topic_names=[talk.topic("others")],
+            topic_partitions=[],
+        )
+        joined = talk.tell(joining)
+        for label, epoch in {"an earlier member epoch": -1, "a later one": 1, "the member epoch": 0}.items():
+            member = {"member_id": joined.member_id, "generation_id": joined.member_epoch + epoch}
+            talk.ask(producer.staging("others", 9, group="consumers", **member), version, label)
     stable(talk, "before the end")
     producer.end(version=3 if version < COMMIT_2 else END_2)
     stable(talk, "after the end")

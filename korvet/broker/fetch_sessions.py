@@ -24,7 +24,7 @@ import trio
 from attrs import define, field
 
 from korvet.protocol.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
-from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, PartitionData
+from korvet.protocol.messages.fetch import FetchableTopicResponse, FetchPartition, FetchRequest, PartitionData
 from korvet.protocol.schema import ZERO_UUID
 from korvet.storage.interface import TopicPartition, Watch
 
@@ -66,6 +66,7 @@ class SessionPartition:
     topic_id: UUID
     request: FetchPartition
     order: int  # rises; a partition with records moves to the end, so that others come first
+    name: str = ""  # of the topic; empty until its id was found
     tp: TopicPartition | None = None  # None until the topic was looked up
     high_watermark: int = -1
     log_start_offset: int = -1
@@ -169,9 +170,12 @@ class FetchSession:
         for partition in due:
             self._change(partition)
 
-    def note(self, topic: str, topic_id: UUID, data: PartitionData) -> None:
-        """Note what the response that begins the session says about a partition."""
-        self.partitions[key_of(topic, topic_id, data.partition_index)].note(data)
+    def note(self, topic: FetchableTopicResponse, name: str) -> None:
+        """Note what the response that begins the session says about a topic. The name is empty if it is unknown."""
+        for data in topic.partitions:
+            partition = self.partitions[key_of(topic.topic, topic.topic_id, data.partition_index)]
+            partition.name = name
+            partition.note(data)
 
     def in_order(self, partitions: Iterable[SessionPartition]) -> list[SessionPartition]:
         """Return partitions in the order in which they are read."""
@@ -264,7 +268,8 @@ class FetchSessions:
         Raises FetchSessionIdNotFound, InvalidFetchSessionEpoch, FetchSessionTopicIdError.
         """
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._remove(self._sessions.get(request.session_id))
+            if request.session_id in self._sessions:
+                self._remove(self._sessions[request.session_id])
             return None
         session = self._sessions.get(request.session_id)
         if session is None:
@@ -337,8 +342,8 @@ class FetchSessions:
         self.partition_count += len(session.partitions) - session.cached_size
         session.cached_size = len(session.partitions)
 
-    def _remove(self, session: FetchSession | None) -> None:
-        if session is not None and self._sessions.pop(session.session_id, None) is not None:
+    def _remove(self, session: FetchSession) -> None:
+        if self._sessions.pop(session.session_id, None) is not None:
             self.partition_count -= session.cached_size
             session.unwatch()
 

@@ -104,10 +104,10 @@ class Cluster:
                 message, response, min_version=min_version, max_version=max_version
             )
 
-    async def send(self, address: Address, message: object) -> None:
+    async def send(self, address: Address, message: object, *, max_version: int = MAX_VERSION) -> None:
         """Send a request that has no response to one broker."""
         async with self._connection(address, type(message).__name__, 0.0) as connection:
-            await connection.send(message)
+            await connection.send(message, max_version=max_version)
 
     async def ask_any(self, message: object, response: type[R], *, max_version: int = MAX_VERSION) -> R:
         """Send a request to the first broker that answers, among the known brokers and the bootstrap addresses."""

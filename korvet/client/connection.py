@@ -134,9 +134,9 @@ class BrokerConnection:
         self._is_proven = True
         return self._decode(response, version, frame)
 
-    async def send(self, message: object) -> None:
+    async def send(self, message: object, *, max_version: int = MAX_VERSION) -> None:
         """Send a request that the broker does not answer: a Produce with acks=0."""
-        await self._send(message, self._version(type(message), 0, MAX_VERSION))
+        await self._send(message, self._version(type(message), 0, max_version))
 
     def _version(self, request: type[object], min_version: int, max_version: int) -> int:
         key = schema_of(request).key

@@ -137,7 +137,7 @@ class Production:
             ],
         )
         if request.acks == 0:
-            await self.cluster.send(leader, request)
+            await self.cluster.send(leader, request, max_version=PRODUCE)
             for tp in tps:
                 self._done(tp, -1)
             return

@@ -39,6 +39,14 @@ WITHOUT_EFFECT: Final[Mapping[str, Kind[Any]]] = {
         ),
         integer(at_least=1),
     ),
+    # kafka-reassign-partitions sets them for the time of a reassignment.
+    **dict.fromkeys(
+        (
+            *("leader.replication.throttled.rate", "follower.replication.throttled.rate"),
+            "replica.alter.log.dirs.io.max.bytes.per.second",
+        ),
+        long(at_least=0),
+    ),
     "log.cleaner.io.buffer.size": integer(at_least=0),
     "log.cleaner.io.buffer.load.factor": double(at_least=0, at_most=1),
     "log.cleaner.io.max.bytes.per.second": double(at_least=0, at_most=1.7976931348623157e308),

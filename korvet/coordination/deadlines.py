@@ -38,6 +38,10 @@ class Deadlines(Generic[K]):
         if end_ms < self._queued.get(key, NEVER):
             self._queue(key, end_ms)
 
+    def is_set(self, key: K) -> bool:
+        """Return True if the key has a deadline."""
+        return key in self._ends
+
     def clear(self, key: K) -> None:
         """Remove the deadline of a key, if it has one."""
         self._ends.pop(key, None)

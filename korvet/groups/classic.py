@@ -46,6 +46,7 @@ from korvet.groups.members import (
     Sync,
     Synced,
     Ticket,
+    selected_protocol,
     subscribed_topics,
 )
 from korvet.protocol.errors import (
@@ -126,9 +127,7 @@ class ClassicGroup:
             f" {len(self.members)} members)"
         )
 
-    def _log(
-        self, text: str, member_id: str = "", *, level: int = logging.INFO, **fields: str | None
-    ) -> None:
+    def log(self, text: str, member_id: str = "", *, level: int = logging.INFO, **fields: str | None) -> None:
         """Log a line about the group, and maybe one of its members (`korvet.logs`)."""
         about = {"_group": self, "group": self.group_id, "_member": quoted(member_id), "member": member_id}
         logger.log(level, text, {**about, **fields})
@@ -251,14 +250,22 @@ class ClassicGroup:
         self.subscribed_topics = self._subscriptions()
         if self.state is State.COMPLETING_REBALANCE:
             self._expect_syncs(now_ms)
+        elif self.state is State.PREPARING_REBALANCE:  # a group that was converted, and waits for its members
+            self._deadlines.set(JOIN, now_ms + self._rebalance_timeout_ms)
         if len(self.members) > self.limits.max_size:
             self._prepare_rebalance(f"the group is larger than {self.limits.max_size}", now_ms)
 
-    def give_up(self) -> None:
-        """Answer all waiting joins and syncs with NOT_COORDINATOR."""
+    def resume_converted(self, now_ms: float, *, must_rebalance: bool) -> None:
+        """Start the timeouts of a group that was a consumer group, and a rebalance if there must be one."""
+        self.resume(now_ms)
+        if must_rebalance:
+            self._rebalance("it was a consumer group", now_ms)
+
+    def give_up(self, error_code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
+        """Answer all waiting joins and syncs with the error."""
         for member in self.members.values():
-            self._answer_join(member, Joined(error_code=ErrorCode.NOT_COORDINATOR))
-            self._answer_sync(member, Synced(error_code=ErrorCode.NOT_COORDINATOR))
+            self._answer_join(member, Joined(error_code=error_code, member_id=member.member_id))
+            self._answer_sync(member, Synced(error_code=error_code))
 
     @property
     def wake_ms(self) -> float:
@@ -304,7 +311,7 @@ class ClassicGroup:
                 raise GroupMaxSizeReached
             while len(self._pending) >= self.limits.max_newcomers:
                 self._forget_newcomer(next(iter(self._pending)))
-            self._log(
+            self.log(
                 "%(_group)s: assigned member id %(_member)s; the client has to join again with it", member_id
             )
             self._pending[member_id] = None
@@ -366,7 +373,7 @@ class ClassicGroup:
     def _replace(self, old_id: str, new_id: str, join: Join, ticket: Ticket, now_ms: float) -> None:
         """Give a static member that joins without its member id a new one, and fence the old one."""
         instance_id = quoted(join.group_instance_id or "")
-        self._log(
+        self.log(
             "%(_group)s: static member %(instance)s has new id %(_member)s instead of %(_replaced)s",
             new_id,
             instance=instance_id,
@@ -389,7 +396,10 @@ class ClassicGroup:
             self.leader = new_id
         self._update(member, join, ticket)
         self._extend_session(member, now_ms)
-        if self.state is State.STABLE and self._selected_protocol() == self.protocol_name:
+        if (
+            self.state is State.STABLE
+            and selected_protocol(self.members.values(), self._supported) == self.protocol_name
+        ):
             self.is_unsaved = True
             self._answer_join(member, self._rejoined(member, join, previous_leader))
         else:
@@ -421,7 +431,7 @@ class ClassicGroup:
         self._not_synced.clear()
         self._deadlines.clear(SYNC)
         self._is_initial = self.state is State.EMPTY
-        self._log("%(_group)s rebalances: %(reason)s", reason=reason)
+        self.log("%(_group)s rebalances: %(reason)s", reason=reason)
         self.state = State.PREPARING_REBALANCE
         if self._is_initial:
             self._has_newcomers = False
@@ -463,7 +473,7 @@ class ClassicGroup:
         self._deadlines.clear(JOIN)
         missing = [m for m in self.members.values() if m.join_ticket is None and m.group_instance_id is None]
         for member in missing:
-            self._log("%(_group)s: %(_member)s did not join in time", member.member_id)
+            self.log("%(_group)s: %(_member)s did not join in time", member.member_id)
             self._remove(member)
         if self.members and not self._has_leader_that_is_here():
             # Only static members are left, and none of them has joined. Wait until they join or their sessions end.
@@ -474,16 +484,19 @@ class ClassicGroup:
         if not self.members:
             self.state, self.protocol_name = State.EMPTY, None
             self.subscribed_topics = self._subscriptions()
-            self._log("%(_group)s has no members")
+            self.log("%(_group)s has no members")
             return
-        self.state, self.protocol_name = State.COMPLETING_REBALANCE, self._selected_protocol()
+        self.state, self.protocol_name = (
+            State.COMPLETING_REBALANCE,
+            selected_protocol(self.members.values(), self._supported),
+        )
         self.subscribed_topics = self._subscriptions()
         for member in self.members.values():
             member.is_new = False
             self._answer_join(member, self._joined(member))
             self._extend_session(member, now_ms)
         self._expect_syncs(now_ms)
-        self._log("%(_group)s waits for its leader %(_member)s", self.leader or "")
+        self.log("%(_group)s waits for its leader %(_member)s", self.leader or "")
 
     def _has_leader_that_is_here(self) -> bool:
         """Return True if a member that has joined can lead. Replace a leader that has not joined."""
@@ -492,7 +505,7 @@ class ClassicGroup:
         here = next((m.member_id for m in self.members.values() if m.join_ticket is not None), None)
         if here is None:
             return False
-        self._log(
+        self.log(
             "%(_group)s: leader %(_replaced)s did not join in time, %(_member)s takes over",
             here,
             replaced=self.leader,
@@ -500,14 +513,6 @@ class ClassicGroup:
         )
         self.leader = here
         return True
-
-    def _selected_protocol(self) -> str:
-        """Return the protocol with the most votes. Each member votes for its first one that all members support."""
-        votes = Counter(
-            next(name for name, _ in member.protocols if self._supported[name] == len(self.members))
-            for member in self.members.values()
-        )
-        return votes.most_common(1)[0][0]
 
     def _joined(self, member: Member) -> Joined:
         members: tuple[JoinedMember, ...] = ()
@@ -535,7 +540,7 @@ class ClassicGroup:
                 for topic in subscribed_topics(member.metadata(self.protocol_name))
             )
         except ValueError:
-            self._log("%(_group)s: cannot parse the subscriptions of its members", level=logging.WARNING)
+            self.log("%(_group)s: cannot parse the subscriptions of its members", level=logging.WARNING)
             return None
 
     # --- Assignments ------------------------------------------------------------------------------------
@@ -564,7 +569,7 @@ class ClassicGroup:
             member.assignment = assignments.get(member.member_id, b"")
             if self._answer_sync(member, self._synced(member)):
                 self._extend_session(member, now_ms)
-        self._log("%(_group)s has its assignments")
+        self.log("%(_group)s has its assignments")
 
     def _synced(self, member: Member) -> Synced:
         return Synced(
@@ -585,7 +590,7 @@ class ClassicGroup:
             raise UnknownMemberId
         if group_instance_id is not None and self._static.get(group_instance_id, member_id) != member_id:
             present_id = self._static[group_instance_id]
-            self._log(
+            self.log(
                 "%(_group)s: fenced static member %(instance)s with id %(_member)s; its id is %(_present)s now",
                 member_id,
                 level=logging.WARNING,
@@ -616,7 +621,7 @@ class ClassicGroup:
             member = self._find(member_id, instance_id)
         except KafkaError as error:
             return error.error_code
-        self._log("%(_group)s: %(_member)s leaves; %(reason)s", member_id, reason=_reason(leaving.reason))
+        self.log("%(_group)s: %(_member)s leaves; %(reason)s", member_id, reason=_reason(leaving.reason))
         self._remove(member)
         return ErrorCode.NONE
 
@@ -648,7 +653,7 @@ class ClassicGroup:
         is_waiting = member.join_ticket is not None or member.sync_ticket is not None
         if is_waiting and not member.is_new:
             return  # it cannot send heartbeats while it waits; the answer extends its session
-        self._log("%(_group)s: the session of %(_member)s timed out", member.member_id)
+        self.log("%(_group)s: the session of %(_member)s timed out", member.member_id)
         self._remove(member)
         if self.state is not State.PREPARING_REBALANCE:
             self._prepare_rebalance(f"the session of {quoted(member.member_id)} timed out", now_ms)
@@ -656,7 +661,7 @@ class ClassicGroup:
             self._complete_join(now_ms)
 
     def _end_pending(self, member_id: str, now_ms: float) -> None:
-        self._log("%(_group)s: %(_member)s did not join again in time", member_id)
+        self.log("%(_group)s: %(_member)s did not join again in time", member_id)
         del self._pending[member_id]
         if self.state is State.PREPARING_REBALANCE and self._all_are_here:
             self._complete_join(now_ms)

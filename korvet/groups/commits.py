@@ -19,22 +19,20 @@ def check_commit(
 
     A client that is not a member may commit while the group is empty. A member may commit with an older epoch for a
     partition that it has owned since then. Raises UnknownMemberId, StaleMemberEpoch or IllegalGeneration for the
-    whole commit.
+    whole commit. For classic members, the epoch is the generation.
     """
     if epoch < 0 and not group.members:
         return {}
     member = _member(group, member_id)
     if epoch == member.epoch:
         return {}
-    if member.classic is not None or epoch > member.epoch:
+    if epoch > member.epoch:
         raise _wrong_epoch(member, epoch)
     errors: dict[Partition, KafkaError] = {}
     for topic_id, partition in partitions:
         granted = member.current.granted_epoch(topic_id, partition)
         if granted is None or epoch < granted:
-            errors[topic_id, partition] = StaleMemberEpoch(
-                f"the member's epoch is {member.epoch}, not {epoch}"
-            )
+            errors[topic_id, partition] = _wrong_epoch(member, epoch)
     return errors
 
 

@@ -1,12 +1,13 @@
 """The state machine of a consumer group whose broker assigns (KIP-848). It does no IO and reads no clock.
 
-The group epoch rises with each change of members, subscriptions or subscribed topics. Each heartbeat may compute a new
+The group epoch rises with each change of members, subscriptions or subscribed topics. A request may compute a new
 target assignment, whose epoch is the assignment epoch; it then moves its member one step to its target
 (`korvet.groups.reconciliation`), and the member's epoch follows the assignment epoch.
 
-The rules are those of Apache Kafka's GroupMetadataManager. Each call passes `now_ms`, read from a monotonic clock.
-`tick` handles the timeouts that have passed; the caller calls it no later than `wake_ms`. If `is_unsaved` is True, the
-caller must save what `changes` names before it answers.
+Members use the consumer protocol (`korvet.groups.consumer_heartbeats`) or the classic one (`korvet.groups.mixed`). The
+rules are those of Apache Kafka's GroupMetadataManager. Each call passes `now_ms`, read from a monotonic clock. `tick`
+handles the timeouts that have passed; the caller calls it no later than `wake_ms`. If `is_unsaved` is True, the caller
+must save what `changes` names before it answers.
 
 Differences from Kafka:
 
@@ -19,40 +20,24 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from enum import Enum
 
 from attrs import define, evolve, field, frozen
 
 from korvet.coordination.deadlines import Deadlines
 from korvet.groups.assignors import ASSIGNORS, Candidate, Target
-from korvet.groups.consumer_members import (
-    JOIN_EPOCH,
-    STATIC_LEAVE_EPOCH,
-    Beat,
-    Changes,
-    ConsumerLimits,
-    ConsumerMember,
-    ConsumerState,
-    Details,
-    Heartbeat,
-)
+from korvet.groups.consumer_members import Changes, ConsumerLimits, ConsumerMember, ConsumerState, Details
 from korvet.groups.members import Answer, Ticket
 from korvet.groups.reconciliation import Aim, Current, MemberState, Owners, reconciled
-from korvet.groups.subscriptions import Assignment, Subscription, Subscriptions, Topics, is_subset
-from korvet.protocol.errors import (
-    FencedInstanceId,
-    FencedMemberEpoch,
-    GroupMaxSizeReached,
-    UnknownMemberId,
-    UnreleasedInstanceId,
-    UnsupportedAssignor,
-)
+from korvet.groups.subscriptions import Assignment, Subscription, Subscriptions, Topics
+from korvet.protocol.errors import FencedInstanceId, GroupMaxSizeReached, UnknownMemberId
 from korvet.protocol.steps import Steps, at_once
 from korvet.protocol.text import quoted
 
 logger = logging.getLogger(__name__)
 
-# Partitions, and pairs of a member and a topic, up to which a heartbeat computes the target itself.
+# Partitions, and pairs of a member and a topic, up to which a request computes the target itself.
 MOST_AT_ONCE = 20_000
 
 
@@ -71,6 +56,14 @@ REASONS = {
     Timer.JOIN: "is removed: it did not join again in time",
     Timer.SYNC: "is removed: it did not sync in time",
 }
+
+
+@frozen
+class Downgrade:
+    """A conversion to a classic group. Each member uses the classic protocol."""
+
+    generation_id: int | None = None  # the group epoch if None
+    must_rebalance: bool = True  # the classic members' targets are not their assignments yet
 
 
 @frozen
@@ -93,8 +86,7 @@ class ConsumerGroup:
     topics_hash: int | None = None  # None: the subscribed topics have changed since the last heartbeat
     members: dict[str, ConsumerMember] = field(factory=dict)
     targets: dict[str, Assignment] = field(factory=dict)
-    # The group epoch before the last member that used the consumer protocol left, if the others are classic members.
-    downgrade_epoch: int | None = None
+    downgrade: Downgrade | None = None  # if the group may become a classic one now
     changes: Changes = field(factory=Changes)
     answers: list[tuple[Ticket, Answer]] = field(factory=list)
     subscriptions: Subscriptions = field(factory=Subscriptions)
@@ -125,10 +117,15 @@ class ConsumerGroup:
             return ConsumerState.EMPTY
         if self.epoch > self.assignment_epoch:
             return ConsumerState.ASSIGNING
-        is_stable = all(
-            member.current.is_reconciled_to(self.assignment_epoch) for member in self.members.values()
+        return ConsumerState.STABLE if self.is_reconciled else ConsumerState.RECONCILING
+
+    @property
+    def is_reconciled(self) -> bool:
+        """True if each member has its target, and the target is that of the group epoch."""
+        epoch = self.assignment_epoch
+        return epoch == self.epoch and all(
+            member.current.is_reconciled_to(epoch) for member in self.members.values()
         )
-        return ConsumerState.STABLE if is_stable else ConsumerState.RECONCILING
 
     @property
     def is_unsaved(self) -> bool:
@@ -144,179 +141,32 @@ class ConsumerGroup:
     def assignor(self) -> str:
         """The name of the assignor that most members name, or else of the default."""
         votes = Counter(
-            member.details.assignor for member in self.members.values() if member.details.assignor
+            member.details.assignor
+            for member in self.members.values()
+            if member.details.assignor in self.limits.assignors
         )
-        named = [name for name, _ in votes.most_common() if name in self.limits.assignors]
-        return named[0] if named else self.limits.assignors[0]
+        # Among those with equal votes Kafka takes `uniform`, whichever was named first.
+        named = max(votes, key=lambda name: (votes[name], name), default=None)
+        return named or self.limits.assignors[0]
+
+    def waits_for_others(self, member: ConsumerMember) -> bool:
+        """Return True if another member owns a partition of the member's target."""
+        subscribed = self.subscriptions.ids(member.subscription)
+        for topic_id, target in self.targets.get(member.member_id, {}).items():
+            if topic_id in subscribed:
+                owners = self._owners.of_topic(topic_id)
+                if any(owners.get(each, member.member_id) != member.member_id for each in target):
+                    return True
+        return False
 
     def is_subscribed(self, topic: str) -> bool:
         """Return True if members subscribe to the topic."""
         return self.subscriptions.has(topic)
 
-    # --- Heartbeats -------------------------------------------------------------------------------------
-
-    def heartbeat(self, request: Heartbeat, topics: Topics, now_ms: float) -> Beat:
-        """Add or update a member, and move it to its target; or let it leave.
-
-        The caller has passed the topics that match a new expression to `resolve`. Raises the errors of `check`.
-        """
-        if request.member_epoch < JOIN_EPOCH:
-            return self._leave(request)
-        existing = self._existing(request)
-        member = self._admitted(request.member_id, existing)
-        before = member.current.assigned
-        is_changed = self._update(member, request)
-        self.follow(topics, is_changed=is_changed)
-        if self.must_assign(now_ms) and (self.assignment_epoch == 0 or not self.is_large):
-            self.apply(at_once(self.assigning()), now_ms)
-        self.reconcile(member, request.owned, now_ms, is_subscription_changed=is_changed)
-        self.extend_session(member, now_ms)
-        has_changed = request.is_full or member.current.assigned != before
-        return Beat(member.member_id, member.epoch, member.current.partitions if has_changed else None)
-
-    def check(self, request: Heartbeat) -> None:
-        """Raise the error with which `heartbeat` would reject the request, if there is one. Change nothing.
-
-        Raises UnsupportedAssignor, GroupMaxSizeReached, UnknownMemberId, UnreleasedInstanceId, FencedInstanceId or
-        FencedMemberEpoch.
-        """
-        if request.member_epoch < JOIN_EPOCH:
-            self._find(request.member_id, request.instance_id)
-        else:
-            self._existing(request)
-
     def resolve(self, expression: str, names: frozenset[str]) -> None:
         """Set the names of the topics that match an expression."""
         if self.subscriptions.resolve(expression, names):
             self.changes.has_resolved = True
-
-    def _existing(self, request: Heartbeat) -> ConsumerMember | None:
-        """Return the member that sent a heartbeat, or the one that its client replaces; None if it is new."""
-        if request.assignor is not None and request.assignor not in self.limits.assignors:
-            raise UnsupportedAssignor
-        if len(self.members) >= self.limits.max_size and request.member_id not in self.members:
-            raise GroupMaxSizeReached
-        if request.member_epoch != JOIN_EPOCH:
-            member = self._find(request.member_id, request.instance_id)
-            _check_epoch(member, request)
-            return member
-        holder = self._static.get(request.instance_id or "")
-        if holder is None:
-            return self.members.get(request.member_id)
-        member = self.members[holder]
-        if member.classic is None and not member.has_left_for_a_while:
-            raise UnreleasedInstanceId
-        return member
-
-    def _find(self, member_id: str, instance_id: str | None) -> ConsumerMember:
-        if instance_id is not None:
-            holder = self._static.get(instance_id)
-            if holder is not None and holder != member_id:
-                self.log("%(_group)s: fenced %(_member)s; its instance has another member id", member_id)
-                raise FencedInstanceId
-            if holder is None:
-                raise UnknownMemberId
-        member = self.members.get(member_id)
-        if member is None:
-            raise UnknownMemberId
-        return member
-
-    def _admitted(self, member_id: str, existing: ConsumerMember | None) -> ConsumerMember:
-        """Return the member for an id: the existing one, a replacement of a static member, or a new one."""
-        if existing is None:
-            member = ConsumerMember(member_id)
-            self.members[member_id] = member
-            self.subscriptions.add(member.subscription)
-            self.changes.add_all_parts(member_id)
-            self.log("%(_group)s: %(_member)s joins", member_id)
-            return member
-        if existing.member_id == member_id and not existing.has_left_for_a_while:
-            return existing
-        return self._replaced(existing, member_id)
-
-    def _replaced(self, old: ConsumerMember, member_id: str) -> ConsumerMember:
-        """Give the place of a static member to a client with another member id, or to one that is back."""
-        self.log(
-            "%(_group)s: %(_member)s replaces static member %(_replaced)s",
-            member_id,
-            replaced=old.member_id,
-            _replaced=quoted(old.member_id),
-        )
-        new = evolve(old, member_id=member_id, current=evolve(old.current, epoch=0, previous_epoch=0))
-        self._owners.replace(old.member_id, old.current, Current())
-        self._owners.replace(member_id, Current(), new.current)
-        self._clear_deadlines(old.member_id)
-        # Keep the order of members.
-        self.members = {
-            (member_id if key == old.member_id else key): (new if each is old else each)
-            for key, each in self.members.items()
-        }
-        self.targets[member_id] = self.targets.pop(old.member_id, {})
-        self._static[new.instance_id or ""] = member_id
-        self.changes.add_all_parts(old.member_id)
-        self.changes.add_all_parts(member_id)
-        return new
-
-    def _update(self, member: ConsumerMember, request: Heartbeat) -> bool:
-        """Update what the heartbeat says about the member. Return True if its subscription has changed."""
-        timeout_ms = request.rebalance_timeout_ms
-        before = member.details
-        details = Details(
-            before.instance_id if request.instance_id is None else request.instance_id,
-            before.rack_id if request.rack_id is None else request.rack_id,
-            request.client_id,
-            request.client_host,
-            before.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
-            before.assignor if request.assignor is None else request.assignor,
-        )
-        if details != before:
-            self.set_details(member, details)
-        names, expression = request.names, request.expression
-        if names is None and expression is None:
-            return False
-        present = member.subscription
-        names = present.names if names is None else names
-        expression = present.expression if expression is None else expression
-        return self.subscribe(member, Subscription(names, expression))
-
-    # --- Leaving ----------------------------------------------------------------------------------------
-
-    def _leave(self, request: Heartbeat) -> Beat:
-        member = self._find(request.member_id, request.instance_id)
-        if request.member_epoch == STATIC_LEAVE_EPOCH:
-            self._leave_for_a_while(member)
-        else:
-            self.remove(member, "leaves")
-        return Beat(request.member_id, request.member_epoch)
-
-    def _leave_for_a_while(self, member: ConsumerMember) -> None:
-        """Keep a static member and its partitions until its session times out. Another client may take its place."""
-        self.log("%(_group)s: static member %(_member)s leaves for a while", member.member_id)
-        kept = {topic_id: dict.fromkeys(epochs, 0) for topic_id, epochs in member.current.assigned.items()}
-        previous_epoch = member.current.previous_epoch
-        self._set_current(member, Current(MemberState.STABLE, STATIC_LEAVE_EPOCH, previous_epoch, kept))
-        self._deadlines.clear((Timer.REBALANCE, member.member_id))
-
-    def remove(self, member: ConsumerMember, reason: str) -> None:
-        """Remove a member and begin a group epoch."""
-        self.log("%(_group)s: %(_member)s %(reason)s", member.member_id, reason=reason)
-        self._set_current(member, Current())
-        del self.members[member.member_id]
-        self.targets.pop(member.member_id, None)
-        if member.instance_id is not None:
-            del self._static[member.instance_id]
-        self.subscriptions.remove(member.subscription)
-        self._clear_deadlines(member.member_id)
-        self.changes.add_all_parts(member.member_id)
-        self.changes.has_resolved |= bool(member.subscription.expression)
-        self.topics_hash = None
-        if member.classic is None and self.members and self._are_all_classic:
-            self.downgrade_epoch = self.epoch
-        self._begin_epoch()
-
-    @property
-    def _are_all_classic(self) -> bool:
-        return all(member.classic is not None for member in self.members.values())
 
     # --- Targets ----------------------------------------------------------------------------------------
 
@@ -339,14 +189,22 @@ class ConsumerGroup:
         self.log("%(_group)s begins an epoch")
 
     def must_assign(self, now_ms: float) -> bool:
-        """Return True if there must be a new target, and the interval since the last one has passed."""
-        if not self.members or self.epoch <= self.assignment_epoch:
+        """Return True if there must be a new target, and the interval since the last one has passed.
+
+        A group that was loaded has none before a request brings the topics.
+        """
+        if not self.members or self.epoch <= self.assignment_epoch or not self.subscriptions.has_topics:
             return False
         return now_ms - self.assigned_ms >= self.limits.assignment_interval_ms
 
+    def assign_if_small(self, now_ms: float) -> None:
+        """Compute the target if there must be a new one. The caller does it for a large group that has one already."""
+        if self.must_assign(now_ms) and (self.assignment_epoch == 0 or not self.is_large):
+            self.apply(at_once(self.assigning()), now_ms)
+
     @property
     def is_large(self) -> bool:
-        """True if a heartbeat does not compute the target itself; the caller does, after `must_assign`."""
+        """True if a request does not compute the target itself; the caller does, after `must_assign`."""
         counts = self.subscriptions.counts()
         return sum(counts.values()) + len(counts) * len(self.members) > MOST_AT_ONCE
 
@@ -383,6 +241,101 @@ class ConsumerGroup:
 
     # --- Members ----------------------------------------------------------------------------------------
 
+    def find(self, member_id: str, instance_id: str | None) -> ConsumerMember:
+        """Return the member. Raises UnknownMemberId, or FencedInstanceId if its instance has another member id."""
+        if instance_id is not None:
+            holder = self._static.get(instance_id)
+            if holder is not None and holder != member_id:
+                self.log("%(_group)s: fenced %(_member)s; its instance has another member id", member_id)
+                raise FencedInstanceId
+            if holder is None:
+                raise UnknownMemberId
+        member = self.members.get(member_id)
+        if member is None:
+            raise UnknownMemberId
+        return member
+
+    def static_member(self, instance_id: str | None) -> ConsumerMember | None:
+        """Return the member with that group instance id."""
+        holder = self._static.get(instance_id or "")
+        return None if holder is None else self.members[holder]
+
+    def check_room(self, member_id: str) -> None:
+        """Raise GroupMaxSizeReached if the group is full and has no such member."""
+        if len(self.members) >= self.limits.max_size and member_id not in self.members:
+            raise GroupMaxSizeReached
+
+    def admit(self, member_id: str, existing: ConsumerMember | None) -> ConsumerMember:
+        """Return the member for an id: the existing one, a replacement of a static member, or a new one."""
+        if existing is None:
+            member = ConsumerMember(member_id)
+            self.members[member_id] = member
+            self.subscriptions.add(member.subscription)
+            self.changes.add_all_parts(member_id)
+            self.log("%(_group)s: %(_member)s joins", member_id)
+            return member
+        if existing.member_id == member_id and not existing.has_left_for_a_while:
+            return existing
+        return self._replace(existing, member_id)
+
+    def _replace(self, old: ConsumerMember, member_id: str) -> ConsumerMember:
+        """Give the place of a static member to a client with another member id, or to one that is back."""
+        self.log(
+            "%(_group)s: %(_member)s replaces static member %(_replaced)s",
+            member_id,
+            replaced=old.member_id,
+            _replaced=quoted(old.member_id),
+        )
+        new = evolve(old, member_id=member_id, current=evolve(old.current, epoch=0, previous_epoch=0))
+        self._owners.replace(old.member_id, old.current, Current())
+        self._owners.replace(member_id, Current(), new.current)
+        self._clear_deadlines(old.member_id)
+        # Keep the order of members.
+        self.members = {
+            (member_id if key == old.member_id else key): (new if each is old else each)
+            for key, each in self.members.items()
+        }
+        self.targets[member_id] = self.targets.pop(old.member_id, {})
+        self._static[new.instance_id or ""] = member_id
+        self.changes.add_all_parts(old.member_id)
+        self.changes.add_all_parts(member_id)
+        return new
+
+    def remove(self, members: Sequence[ConsumerMember], reason: str) -> None:
+        """Remove members and begin a group epoch. If only classic members are left, the group may be downgraded."""
+        for member in members:
+            self.log("%(_group)s: %(_member)s %(reason)s", member.member_id, reason=reason)
+            self._forget(member)
+        self.topics_hash = None
+        if self.can_downgrade:
+            self.downgrade = Downgrade(self.epoch)
+        self._begin_epoch()
+        if not self.members:
+            # As in Kafka: nothing is to be assigned, and the next member gets its target immediately.
+            self.assignment_epoch, self.assigned_ms = self.epoch, float("-inf")
+
+    def _forget(self, member: ConsumerMember) -> None:
+        self.set_current(member, Current())
+        del self.members[member.member_id]
+        self.targets.pop(member.member_id, None)
+        if member.instance_id is not None:
+            del self._static[member.instance_id]
+        self.subscriptions.remove(member.subscription)
+        self._clear_deadlines(member.member_id)
+        self.changes.add_all_parts(member.member_id)
+        self.changes.has_resolved |= bool(member.subscription.expression)
+
+    @property
+    def can_downgrade(self) -> bool:
+        """True if the group has only classic members, and may become a classic group."""
+        limits, size = self.limits, len(self.members)
+        return 0 < size <= limits.classic.max_size and limits.can_downgrade and self.are_all_classic
+
+    @property
+    def are_all_classic(self) -> bool:
+        """True if every member uses the classic protocol."""
+        return all(member.classic is not None for member in self.members.values())
+
     def reconcile(
         self,
         member: ConsumerMember,
@@ -400,13 +353,14 @@ class ConsumerGroup:
         after = reconciled(member.member_id, member.current, aim, self._owners)
         if after == member.current:
             return
-        self._set_current(member, after)
+        self.set_current(member, after)
         if after.state is not MemberState.UNREVOKED:
             self._deadlines.clear((Timer.REBALANCE, member.member_id))
         elif member.classic is None:
             self.set_timer(Timer.REBALANCE, member, now_ms + member.details.rebalance_timeout_ms)
 
-    def _set_current(self, member: ConsumerMember, after: Current) -> None:
+    def set_current(self, member: ConsumerMember, after: Current) -> None:
+        """Set a member's current assignment."""
         if self._owners.replace(member.member_id, member.current, after):
             self.changes.released.add(member.member_id)
         member.current = after
@@ -445,6 +399,8 @@ class ConsumerGroup:
             self.extend_session(member, now_ms)
             if member.current.state is MemberState.UNREVOKED and member.classic is None:
                 self.set_timer(Timer.REBALANCE, member, now_ms + member.details.rebalance_timeout_ms)
+        if self.can_downgrade:
+            self.downgrade = Downgrade()
 
     @property
     def wake_ms(self) -> float:
@@ -455,16 +411,21 @@ class ConsumerGroup:
         """Remove the members whose timeouts have passed."""
         while (due := self._deadlines.pop(now_ms)) is not None:
             timer, member_id = due
-            self.remove(self.members[member_id], REASONS[timer])
+            self.remove([self.members[member_id]], REASONS[timer])
 
     def give_up(self) -> None:
-        """Do nothing: a consumer group answers every request at once."""
+        """Do nothing: the group answers every request immediately."""
 
     def extend_session(self, member: ConsumerMember, now_ms: float) -> None:
         """Begin the member's session timeout again."""
         classic = member.details.classic
         timeout_ms = self.limits.session_timeout_ms if classic is None else classic.session_timeout_ms
         self._deadlines.set((Timer.SESSION, member.member_id), now_ms + timeout_ms)
+
+    def start_timer(self, timer: Timer, member: ConsumerMember, end_ms: float) -> None:
+        """Do as `set_timer` does, unless the timer is set already."""
+        if not self._deadlines.is_set((timer, member.member_id)):
+            self.set_timer(timer, member, end_ms)
 
     def set_timer(self, timer: Timer, member: ConsumerMember, end_ms: float) -> None:
         """Remove the member at that time, unless the timer is cleared or set again."""
@@ -477,15 +438,3 @@ class ConsumerGroup:
     def _clear_deadlines(self, member_id: str) -> None:
         for timer in Timer:
             self._deadlines.clear((timer, member_id))
-
-
-def _check_epoch(member: ConsumerMember, request: Heartbeat) -> None:
-    """Raise FencedMemberEpoch unless the epoch is the member's, or the previous one if the answer may be lost."""
-    if request.member_epoch == member.epoch:
-        return
-    is_previous = (
-        request.member_epoch == member.current.previous_epoch and request.member_epoch < member.epoch
-    )
-    if is_previous and request.owned is not None and is_subset(request.owned, member.current.assigned):
-        return
-    raise FencedMemberEpoch(f"the member's epoch is {member.epoch}, not {request.member_epoch}")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from attrs import define, field, frozen
 
-from korvet.groups.members import Protocols
+from korvet.groups.members import GroupLimits, Protocols
 from korvet.groups.reconciliation import Current
 from korvet.groups.subscriptions import Assignment, Subscription
 
@@ -35,6 +35,15 @@ class ConsumerLimits:
     assignment_interval_ms: int = 1_000
     max_size: int = 2**31 - 1
     assignors: tuple[str, ...] = ("uniform", "range")  # the default is the first
+    # Conversions of groups with members from the classic protocol and to it.
+    can_upgrade: bool = True
+    can_downgrade: bool = True
+    classic: GroupLimits = field(factory=GroupLimits)  # of the classic group that a group may become
+
+    @property
+    def can_mix(self) -> bool:
+        """True if classic members may join a group with members of the consumer protocol."""
+        return self.can_upgrade or self.can_downgrade
 
 
 @frozen(kw_only=True)
@@ -76,6 +85,16 @@ class ClassicSide:
 
     session_timeout_ms: int
     protocols: Protocols
+
+    @property
+    def name(self) -> str:
+        """The protocol in the answers to the member's joins: the one that it prefers."""
+        return self.protocols[0][0]
+
+    @property
+    def metadata(self) -> bytes:
+        """The member's metadata for that protocol."""
+        return self.protocols[0][1]
 
 
 class Details(NamedTuple):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from uuid import UUID
 
 from attrs import define, field, frozen
 
 from korvet.config import Config
-from korvet.groups import commits
+from korvet.groups import commits, consumer_heartbeats
 from korvet.groups.classic import ClassicGroup
 from korvet.groups.consumer import ConsumerGroup
-from korvet.groups.consumer_members import JOIN_EPOCH, Beat, ConsumerLimits, Heartbeat
+from korvet.groups.consumer_members import JOIN_EPOCH, Beat, ConsumerLimits, ConsumerMember, Heartbeat
 from korvet.groups.machine import GroupMachine
+from korvet.groups.members import GroupLimits
+from korvet.groups.migration import upgraded
 from korvet.groups.share import ShareGroup
 from korvet.groups.subscriptions import Topic, Topics
 from korvet.protocol.errors import GroupIdNotFound, KafkaError, UnsupportedAssignor, UnsupportedVersion
@@ -22,6 +25,7 @@ from korvet.storage import interface as storage
 REFRESH_AT_LEAST_MS = 10_000
 
 Settings = Mapping[str, str]
+NO_SETTINGS: Settings = MappingProxyType({})
 
 
 @frozen
@@ -52,6 +56,11 @@ class KnownTopics:
         return self.topics
 
 
+def classic_limits_of(config: Config) -> GroupLimits:
+    """Return the limits of classic groups."""
+    return GroupLimits(config.group_initial_rebalance_delay_ms, config.group_max_size)
+
+
 def limits_of(config: Config, own: Settings) -> ConsumerLimits:
     """Return the limits of a group with settings of its own, within the bounds that the broker has now."""
 
@@ -68,16 +77,72 @@ def limits_of(config: Config, own: Settings) -> ConsumerLimits:
         bounded("assignment_interval"),
         config.group_consumer_max_size,
         config.group_consumer_assignors,
+        config.group_consumer_migration_policy in ("bidirectional", "upgrade"),
+        config.group_consumer_migration_policy in ("bidirectional", "downgrade"),
+        classic_limits_of(config),
     )
 
 
-def consumer_group(
-    machine: GroupMachine, request: Heartbeat, limits: ConsumerLimits, *, exists: bool
-) -> ConsumerGroup:
-    """Return the group for a heartbeat: a new one, which the caller has to keep, if a group without members is joined.
+@define(eq=False)
+class KnownLimits:
+    """The limits of groups, computed again when settings have changed. Groups without settings share one entry."""
 
-    Raises UnsupportedAssignor, GroupIdNotFound.
+    _limits: dict[str, tuple[Config, Settings, ConsumerLimits]] = field(factory=dict)
+
+    def of(self, config: Config, settings: Mapping[str, Settings], group_id: str) -> ConsumerLimits:
+        """Return the limits of a group. A change of settings has to replace the group's settings, or all."""
+        own = settings.get(group_id, NO_SETTINGS)
+        key = "" if own is NO_SETTINGS else group_id
+        known = self._limits.get(key)
+        if known is None or known[0] is not config or known[1] is not own:
+            known = self._limits[key] = (config, own, limits_of(config, own))
+        return known[2]
+
+
+@frozen
+class Resolved:
+    """The topics that match a heartbeat's expression, or why it does not compile."""
+
+    matching: frozenset[str] | None = None
+    invalid: KafkaError | None = None
+
+
+def consumer_beat(
+    machine: GroupMachine,
+    request: Heartbeat,
+    topics: Topics,
+    limits: ConsumerLimits,
+    now_ms: float,
+    *,
+    exists: bool = True,
+    resolved: Resolved = Resolved(),
+) -> Beat:
+    """Handle a heartbeat, which may convert the machine's group. `exists` is False if clients cannot see the group.
+
+    Raises UnsupportedAssignor, GroupIdNotFound, the error in `resolved`, and the errors of `consumer_heartbeats.check`.
     """
+    group = _consumer_group(machine, request, topics, limits, now_ms, exists=exists)
+    consumer_heartbeats.check(group, request)
+    if resolved.invalid is not None:
+        raise resolved.invalid
+    if request.expression and resolved.matching is not None:
+        group.resolve(request.expression, resolved.matching)
+    beat = consumer_heartbeats.heartbeat(group, request, topics, now_ms)
+    if group is not machine.group:
+        machine.convert(group)
+    return beat
+
+
+def _consumer_group(
+    machine: GroupMachine,
+    request: Heartbeat,
+    topics: Topics,
+    limits: ConsumerLimits,
+    now_ms: float,
+    *,
+    exists: bool,
+) -> ConsumerGroup:
+    """Return the group for a heartbeat: the machine's, or the one into which it is converted."""
     if request.assignor is not None and request.assignor not in limits.assignors:
         supported = ", ".join(limits.assignors)
         raise UnsupportedAssignor(
@@ -91,19 +156,22 @@ def consumer_group(
         raise GroupIdNotFound(f"Group {group.group_id} is not a consumer group.")
     if not exists and request.member_epoch != JOIN_EPOCH:
         raise GroupIdNotFound(f"Consumer group {group.group_id} not found.")
-    if machine.is_used or request.member_epoch != JOIN_EPOCH:
+    if request.member_epoch != JOIN_EPOCH:
         raise GroupIdNotFound(f"Group {group.group_id} is not a consumer group.")
+    if group.members:
+        return upgraded(group, limits, topics, now_ms)
     # Stored commits of a classic group are fenced by its generation, so that it must not fall. In Kafka the epoch is 1
     # before the first member joins.
     epoch = max(group.generation_id, 1)
     return ConsumerGroup(group.group_id, limits, epoch=epoch, assignment_epoch=epoch)
 
 
-def is_steady(group: ConsumerGroup, request: Heartbeat, topics: Topics) -> bool:
-    """Return True if a heartbeat only extends the member's session."""
+def steady_member(group: ConsumerGroup, request: Heartbeat, topics: Topics) -> ConsumerMember | None:
+    """Return the member if its heartbeat only extends its session, which the caller then does."""
     member = group.members.get(request.member_id)
-    return (
+    is_steady = (
         member is not None
+        and member.classic is None
         and request.member_epoch == member.epoch == group.assignment_epoch == group.epoch
         and member.current.is_reconciled_to(group.assignment_epoch)
         and request.names is None
@@ -116,6 +184,7 @@ def is_steady(group: ConsumerGroup, request: Heartbeat, topics: Topics) -> bool:
         and (request.client_id, request.client_host) == (member.details.client_id, member.details.client_host)
         and group.subscriptions.has_seen(topics)
     )
+    return member if is_steady else None
 
 
 @frozen

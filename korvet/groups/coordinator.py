@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import trio
 from attrs import define, field
@@ -29,6 +29,7 @@ from korvet.concurrency.time_slices import run_in_slices
 from korvet.config import Config
 from korvet.coordination.routing import Processes, Routing, Verbs
 from korvet.coordination.runtime import Held, Machines, Parked, Runtime, Ticket, current_ms
+from korvet.groups import classic_requests
 from korvet.groups.classic import ClassicGroup
 from korvet.groups.commits import check_fetch
 from korvet.groups.consumer import ConsumerGroup
@@ -36,11 +37,13 @@ from korvet.groups.consumer_members import JOIN_EPOCH, Beat, ConsumerLimits, Hea
 from korvet.groups.consumer_requests import Answer as ConsumerAnswer
 from korvet.groups.consumer_requests import (
     CommitCheck,
+    KnownLimits,
     KnownTopics,
     Refreshes,
-    consumer_group,
-    is_steady,
-    limits_of,
+    Resolved,
+    classic_limits_of,
+    consumer_beat,
+    steady_member,
 )
 from korvet.groups.document import UnreadableDocument, written
 from korvet.groups.machine import Group, GroupMachine, new_machine, read_group, read_machine
@@ -56,8 +59,6 @@ from korvet.protocol.errors import (
     FencedInstanceId,
     GroupIdNotFound,
     GroupSubscribedToTopic,
-    IllegalGeneration,
-    InconsistentGroupProtocol,
     InvalidGroupId,
     InvalidRegularExpression,
     InvalidRequest,
@@ -71,6 +72,8 @@ from korvet.protocol.text import LONGEST_ID_BYTES, is_longer, quoted
 from korvet.storage.interface import GROUP, OffsetAndMetadata, ProducerTransaction, Storage, TopicPartition
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 NO_GENERATION = -1
 
@@ -124,6 +127,7 @@ class GroupCoordinator:
         factory=dict
     )  # that clients have set, by group id and name
     _known: KnownTopics = field(factory=KnownTopics, repr=False)
+    _limits: KnownLimits = field(factory=KnownLimits, repr=False)
     _refreshes: Refreshes = field(factory=Refreshes, repr=False)
     _assigning: set[str] = field(factory=set)  # groups for which a target is computed in time slices
     _unreadable: set[str] = field(factory=set)  # groups whose unreadable document was logged
@@ -147,11 +151,11 @@ class GroupCoordinator:
     @property
     def limits(self) -> GroupLimits:
         """The settings of groups."""
-        return GroupLimits(self.config.group_initial_rebalance_delay_ms, self.config.group_max_size)
+        return classic_limits_of(self.config)
 
     def consumer_limits(self, group_id: str) -> ConsumerLimits:
         """Return the settings of a consumer group: its own, else the broker's."""
-        return limits_of(self.config, self.settings.get(group_id, {}))
+        return self._limits.of(self.config, self.settings, group_id)
 
     def share_limits(self, group_id: str) -> ShareGroupLimits:
         """Return the settings for the members of a share group: its own, else the broker's."""
@@ -171,7 +175,7 @@ class GroupCoordinator:
     def _read(self, group_id: str, document: bytes, parts: Mapping[str, bytes]) -> GroupMachine:
         limits, share_limits = self.consumer_limits(group_id), self.share_limits(group_id)
         try:
-            return read_machine(group_id, document, parts, self.limits, limits, share_limits, self.clock)
+            return read_machine(group_id, document, parts, self.limits, limits, self.clock, share_limits)
         except UnreadableDocument as error:
             if group_id not in self._unreadable:
                 self._unreadable.add(group_id)
@@ -183,18 +187,25 @@ class GroupCoordinator:
 
     @VERBS.add(waits=True)
     async def join(self, group_id: str, join: Join, parked: Parked) -> Joined:
-        """Handle JoinGroup: return when the generation begins. Raises NotCoordinator if `parked` ends the wait."""
+        """Handle JoinGroup: return when the generation begins. Raises NotCoordinator if `parked` ends the wait.
+
+        In a group with members of the consumer protocol, return immediately.
+        """
         _check_group_id(group_id)
         self._check_join(join)
         ticket = Ticket()
-        async with self.runtime.hold(group_id) as held:
+
+        def send(held: HeldGroup, topics: Topics) -> HeldGroup:
             if join.member_id and not held.exists:
                 raise UnknownMemberId
-            group = self._joined_group(held.machine)
-            group.join(join, ticket, current_ms())
-            if group is not held.machine.group and (group.members or group.has_newcomers):
-                held.machine.convert(group)
+            limits = self.consumer_limits(group_id)
+            classic_requests.join(held.machine, join, topics, limits, ticket, current_ms())
+            return held
+
+        held = await self._with_topics(group_id, send)
         answer = await ticket.wait(parked)
+        if isinstance(held.machine.group, ConsumerGroup):
+            await self._assign(group_id, held)
         if isinstance(answer, Joined):
             return answer
         raise NotCoordinator
@@ -206,8 +217,11 @@ class GroupCoordinator:
         if any(len(each) > self.config.group_max_metadata_bytes for each in sync.assignments.values()):
             raise InvalidRequest("an assignment is larger than group.max.metadata.bytes")
         ticket = Ticket()
-        async with self.runtime.hold(group_id) as held:
-            held.machine.classic.sync(sync, ticket, current_ms())
+
+        def send(held: HeldGroup, topics: Topics) -> None:
+            classic_requests.sync(held.machine.group, sync, topics, ticket, current_ms())
+
+        await self._with_topics(group_id, send)
         answer = await ticket.wait(parked)
         if isinstance(answer, Synced):
             return answer
@@ -227,29 +241,28 @@ class GroupCoordinator:
             with suppress(FencedInstanceId):  # the runtime confirms it below
                 machine.group.heartbeat(member_id, group_instance_id, generation_id, now_ms)
                 return
-        async with self.runtime.hold(group_id) as held:
-            held.machine.classic.heartbeat(member_id, group_instance_id, generation_id, current_ms())
+
+        def send(held: HeldGroup, topics: Topics) -> None:
+            beat = classic_requests.ClassicBeat(member_id, group_instance_id, generation_id)
+            classic_requests.heartbeat(held.machine.group, beat, topics, current_ms())
+
+        await self._with_topics(group_id, send)
 
     @VERBS.add()
     async def leave(self, group_id: str, leaving: Sequence[Leave]) -> list[ErrorCode]:
         """Remove members. Return one error code for each."""
         _check_group_id(group_id)
         async with self.runtime.hold(group_id) as held:
-            group = held.machine.group
-            if not isinstance(group, ClassicGroup):
-                return [ErrorCode.UNKNOWN_MEMBER_ID for _ in leaving]
-            return group.leave(leaving, current_ms())
+            return classic_requests.leave(held.machine.group, leaving, current_ms())
 
-    def _joined_group(self, machine: GroupMachine) -> ClassicGroup:
-        group = machine.group
-        if isinstance(group, ClassicGroup):
-            return group
-        if isinstance(group, ShareGroup):
-            raise InconsistentGroupProtocol("the group is a share group")
-        if group.members:
-            raise InconsistentGroupProtocol("the group's members use the consumer protocol")
-        # Stored commits are fenced by the generation, so that it must not fall.
-        return ClassicGroup(group.group_id, self.limits, generation_id=group.epoch)
+    async def _with_topics(self, group_id: str, call: Callable[[HeldGroup, Topics], T]) -> T:
+        """Call with the group held, and with the existing topics if it is a consumer group."""
+        async with self.runtime.hold(group_id) as held:
+            if isinstance(held.machine.group, ClassicGroup):
+                return call(held, {})
+        topics = await self._topics()
+        async with self.runtime.hold(group_id) as held:
+            return call(held, topics)
 
     # --- Members of consumer groups ---------------------------------------------------------------------
 
@@ -273,22 +286,17 @@ class GroupCoordinator:
         limits = self.consumer_limits(group_id)
         if machine is not None and isinstance(machine.group, ConsumerGroup):
             group = machine.group
-            if is_steady(group, request, topics):
+            if (member := steady_member(group, request, topics)) is not None:
                 group.limits = limits
-                return self._answer(group, group.heartbeat(request, topics, now_ms), topics)
+                group.extend_session(member, now_ms)
+                return self._answer(group, Beat(member.member_id, member.epoch), topics)
         async with self.runtime.hold(group_id) as held:
-            group = consumer_group(held.machine, request, limits, exists=held.exists)
-            group.check(request)
-            if invalid is not None:
-                raise invalid
-            if request.expression and matching is not None:
-                group.resolve(request.expression, matching)
-            beat = group.heartbeat(request, topics, current_ms())
-            if group is not held.machine.group:
-                held.machine.convert(group)
-            answer = self._answer(group, beat, topics)
-        if group.must_assign(current_ms()):
-            await self._assign(group_id, group)
+            resolved = Resolved(matching, invalid)
+            beat = consumer_beat(
+                held.machine, request, topics, limits, current_ms(), exists=held.exists, resolved=resolved
+            )
+            answer = self._answer(held.machine.group, beat, topics)
+        await self._assign(group_id, held)
         return answer
 
     @VERBS.add()
@@ -343,21 +351,24 @@ class GroupCoordinator:
             if isinstance(group := refuse_share(held.machine.group), ConsumerGroup):
                 check_fetch(group, member_id, member_epoch)
 
-    def _answer(self, group: ConsumerGroup, beat: Beat, topics: Topics) -> ConsumerAnswer:
+    def _answer(self, group: Group, beat: Beat, topics: Topics) -> ConsumerAnswer:
+        if not isinstance(group, ConsumerGroup):  # its last member of the consumer protocol has left
+            return ConsumerAnswer(beat, 0)
         interval_ms = self.config.group_consumer_regex_refresh_interval_ms
         stale = self._refreshes.stale(group, topics, current_ms(), interval_ms) if group.resolved else ()
         return ConsumerAnswer(beat, group.limits.heartbeat_interval_ms, stale)
 
-    async def _assign(self, group_id: str, group: ConsumerGroup) -> None:
+    async def _assign(self, group_id: str, held: HeldGroup) -> None:
         """Compute the target of a large group in time slices, until it is that of the group as it is."""
-        if group_id in self._assigning:
+        group = held.machine.group
+        if not isinstance(group, ConsumerGroup) or group_id in self._assigning:
             return
         self._assigning.add(group_id)
         try:
-            while group.must_assign(current_ms()):
+            while group.must_assign(current_ms()) and group.is_large:
                 target = await run_in_slices(group.assigning())
-                async with self.runtime.hold(group_id) as held:
-                    if held.machine.group is not group:
+                async with self.runtime.hold(group_id) as present:
+                    if present.machine.group is not group:
                         return
                     group.apply(target, current_ms())
         finally:
@@ -436,15 +447,12 @@ class GroupCoordinator:
     ) -> Outcomes:
         """Stage offsets that the producer's transaction commits. `Storage.settle` does so.
 
-        Raises InvalidGroupId for the empty id, IllegalGeneration if the request has a generation but the group does not
+        Raises InvalidGroupId for the empty id, GroupIdNotFound if the request has a generation but the group does not
         exist, and the errors of `ClassicGroup.check_staging`.
         """
         _check_group_id(group_id)
         check = CommitCheck(offsets, member_id, group_instance_id, generation_id, staging=True)
-        try:
-            held, refused = await self._permitted(group_id, check)
-        except GroupIdNotFound:
-            raise IllegalGeneration from None
+        held, refused = await self._permitted(group_id, check)
         with held.writing():
             outcomes = await self.storage.stage(
                 group_id,

@@ -1,7 +1,8 @@
 """A group as the runtime runs it: with its document, and the wall clock time at which it entered its state.
 
 A group is of one type: classic, consumer or share. A classic or consumer group without members becomes one of the other
-of these types on the first request of a member that needs it. A share group stays one until it is deleted.
+of these types on the first request of a member that needs it, and one with members as `korvet.groups.migration`
+describes. A share group stays one until it is deleted.
 """
 
 from __future__ import annotations
@@ -9,18 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attrs import define
+from attrs import define, field
 
 from korvet.groups import document, parts, share_document
 from korvet.groups.classic import ClassicGroup
-from korvet.groups.consumer import ConsumerGroup
+from korvet.groups.consumer import ConsumerGroup, Downgrade
 from korvet.groups.consumer_members import Changes, ConsumerLimits, ConsumerState
 from korvet.groups.document import read, written
 from korvet.groups.members import GroupLimits, State
-from korvet.groups.parts import all_parts, changed_parts, is_consumer_head, read_parts, written_head
+from korvet.groups.migration import downgraded
+from korvet.groups.parts import (
+    all_parts,
+    changed_parts,
+    is_consumer_head,
+    read_parts,
+    removed_parts,
+    written_head,
+)
 from korvet.groups.share import ShareGroup, ShareGroupLimits, ShareState
 from korvet.groups.share_document import is_share_document, read_share, written_share
-from korvet.protocol.errors import ErrorCode, UnknownMemberId
+from korvet.protocol.errors import ErrorCode
 from korvet.storage.parts import Parted
 
 Group = ClassicGroup | ConsumerGroup | ShareGroup
@@ -35,7 +44,8 @@ class GroupMachine:
     since_ms: int = 0
     _saved_state: State | ConsumerState | ShareState | None = None
     _saved_generation: int = 0
-    _is_converted: bool = False  # the stored document is of another type
+    _is_converted: bool = False  # the stored document is of another group
+    _stale: set[str] = field(factory=set)  # members that may have parts in it
 
     @property
     def answers(self) -> list[tuple[object, Any]]:
@@ -54,13 +64,6 @@ class GroupMachine:
         if not isinstance(group, ClassicGroup):
             return bool(group.members)
         return group.state is not State.EMPTY or group.has_newcomers
-
-    @property
-    def classic(self) -> ClassicGroup:
-        """The group for a request of a classic member. Raises UnknownMemberId for a group of another type."""
-        if not isinstance(self.group, ClassicGroup):
-            raise UnknownMemberId
-        return self.group
 
     @property
     def is_empty(self) -> bool:
@@ -86,16 +89,31 @@ class GroupMachine:
         return self.group.wake_ms
 
     def tick(self, now_ms: float) -> None:
-        """See `Machine.tick`."""
-        self.group.tick(now_ms)
+        """See `Machine.tick`. Convert a consumer group whose last member of the consumer protocol is gone."""
+        group = self.group
+        group.tick(now_ms)
+        if not isinstance(group, ConsumerGroup) or group.downgrade is None:
+            return
+        if not group.can_downgrade:
+            group.downgrade = None
+        elif group.subscriptions.has_topics:
+            self.convert(downgraded(group, group.downgrade, now_ms))
+        else:
+            group.downgrade = Downgrade()  # later, when the epoch of before is saved
 
     def resume(self, now_ms: float) -> None:
         """See `Machine.resume`."""
         self.group.resume(now_ms)
 
     def convert(self, group: Group) -> None:
-        """Use a group of the other type from now on."""
-        self.group, self._is_converted = group, not self._is_converted
+        """Use a group of the other type from now on. The answers of the present one are sent."""
+        present = self.group
+        if isinstance(present, ClassicGroup):
+            present.give_up(ErrorCode.REBALANCE_IN_PROGRESS)
+        elif isinstance(present, ConsumerGroup) and not self._is_converted:
+            self._stale = {*present.members, *present.changes.members}
+        group.answers[:0] = present.answers
+        self.group, self._is_converted = group, True
 
     def written(self) -> bytes | Parted:
         """Return the document. If state or generation have changed, the group has entered its state now."""
@@ -106,8 +124,9 @@ class GroupMachine:
             self.since_ms = self.clock()
         self._saved_state, self._saved_generation = state, generation
         is_converted, self._is_converted = self._is_converted, False
+        stale, self._stale = self._stale, set()
         if isinstance(group, ConsumerGroup):
-            changes = all_parts(group) if is_converted else changed_parts(group)
+            changes = {**removed_parts(stale), **all_parts(group)} if is_converted else changed_parts(group)
             group.changes = Changes()
             return Parted(written_head(group, self.since_ms), changes)
         group.is_unsaved = False
@@ -141,8 +160,8 @@ def read_machine(
     stored: Mapping[str, bytes],
     limits: GroupLimits,
     consumer_limits: ConsumerLimits,
-    share_limits: ShareGroupLimits,
     clock: Callable[[], int],
+    share_limits: ShareGroupLimits | None = None,
 ) -> GroupMachine:
     """Return the machine of a group's document. Raises UnreadableDocument."""
     group, since_ms = read_group(group_id, head, stored, limits, consumer_limits, share_limits)

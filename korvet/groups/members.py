@@ -6,6 +6,8 @@ They hold the fields of JoinGroup, SyncGroup and LeaveGroup that do not depend o
 from __future__ import annotations
 
 import struct
+from collections import Counter
+from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -68,6 +70,11 @@ class Join:
     def ids(self) -> tuple[str, str, str]:
         """The ids that the group stores with the member and returns in answers."""
         return self.member_id, self.group_instance_id or "", self.client_id
+
+    @property
+    def needs_member_id(self) -> bool:
+        """True if the client has to join again with the member id that it gets."""
+        return self.member_id == NEW_MEMBER and self.group_instance_id is None and self.can_be_sent_away
 
     @property
     def size(self) -> int:
@@ -158,6 +165,17 @@ class Member:
     def protocol_names(self) -> frozenset[str]:
         """Names of the protocols that the member supports."""
         return frozenset(name for name, _ in self.protocols)
+
+
+def selected_protocol(members: Collection[Member], supported: Mapping[str, int]) -> str:
+    """Return the protocol with the most votes. Each member votes for its first one that all members support.
+
+    `supported` has the number of members that support each protocol.
+    """
+    votes = Counter(
+        next(name for name, _ in member.protocols if supported[name] == len(members)) for member in members
+    )
+    return votes.most_common(1)[0][0]
 
 
 def subscribed_topics(metadata: bytes) -> list[str]:

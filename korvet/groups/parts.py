@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -65,6 +65,12 @@ def all_parts(group: ConsumerGroup) -> PartChanges:
     if group.resolved:
         parts[RESOLVED] = _resolved(group)
     return parts
+
+
+def removed_parts(member_ids: Collection[str]) -> PartChanges:
+    """Return the removal of these members' parts, and of the resolved expressions, if there are such members."""
+    parts: PartChanges = {kind + each: None for each in member_ids for kind in (MEMBER, CURRENT, TARGET)}
+    return {RESOLVED: None, **parts} if parts else parts
 
 
 def changed_parts(group: ConsumerGroup) -> PartChanges:

@@ -53,6 +53,14 @@ class Current:
         """The assigned partitions."""
         return {topic_id: frozenset(epochs) for topic_id, epochs in self.assigned.items()}
 
+    @property
+    def owned(self) -> dict[UUID, frozenset[int]]:
+        """The partitions that the member owns: those assigned, and those that it is revoking."""
+        owned = self.partitions
+        for topic_id, epochs in self.revoking.items():
+            owned[topic_id] = owned.get(topic_id, frozenset()) | frozenset(epochs)
+        return owned
+
     def granted_epoch(self, topic_id: UUID, partition: int) -> int | None:
         """Return the member's epoch when it was granted a partition that it owns; None if it does not own it."""
         assigned = self.assigned.get(topic_id, {}).get(partition)

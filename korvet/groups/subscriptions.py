@@ -61,8 +61,10 @@ class Subscriptions:
 
     resolved: dict[str, frozenset[str]] = field(factory=dict)
     is_stale: bool = True  # the topics to which they lead may have changed since `hash` was called
+    has_topics: bool = False  # `see` was called
     _members: dict[Subscription, int] = field(factory=dict)  # number of members of each subscription
     _topics: Topics = field(factory=dict)
+
     _ids: dict[Subscription, frozenset[UUID]] = field(factory=dict)  # computed when needed
 
     def add(self, subscription: Subscription) -> None:
@@ -89,8 +91,14 @@ class Subscriptions:
         self.is_stale = True
         return True
 
+    @property
+    def topics(self) -> Topics:
+        """The topics that `see` was called with last."""
+        return self._topics
+
     def see(self, topics: Topics) -> None:
         """Use these topics from now on."""
+        self.has_topics = True
         if topics is not self._topics:
             self._topics = topics
             self._ids.clear()

@@ -26,6 +26,7 @@ from attrs import Factory, frozen
 
 from korvet.broker.broker import Broker
 from korvet.broker.context import RequestContext
+from korvet.broker.features import features_of
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.api_versions import (
     ApiVersion,
@@ -35,6 +36,7 @@ from korvet.protocol.messages.api_versions import (
     SupportedFeatureKey,
 )
 from korvet.protocol.text import is_software
+from korvet.storage.interface import StorageInfo
 
 Handler = Callable[[Broker, ApiVersionsRequest, RequestContext], Coroutine[Any, Any, ApiVersionsResponse]]
 
@@ -42,9 +44,6 @@ NO_NODE = -1  # the default of `node_id`
 NOT_SERVED = -1
 # All brokers finalize the same level, so its epoch never rises.
 FEATURES_EPOCH = 1
-#: The features, in the order of Kafka's response, and their levels.
-GROUP_VERSION, SHARE_VERSION = ("group.version", 1), ("share.version", 1)
-TRANSACTION_VERSION = ("transaction.version", 2)
 
 
 @frozen
@@ -74,15 +73,14 @@ def handler(served: Sequence[Served]) -> Handler:
             return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED, api_keys=[])
         if context.session is not None:
             context.session.versions_listed()
-        return _response(served, context.version, with_transactions=broker.store.serves_transactions)
+        return _response(served, context.version, broker.store)
 
     return handle
 
 
-def _response(served: Sequence[Served], version: int, *, with_transactions: bool) -> ApiVersionsResponse:
-    features = [GROUP_VERSION, SHARE_VERSION]
-    if with_transactions:
-        features.insert(1, TRANSACTION_VERSION)
+def _response(served: Sequence[Served], version: int, store: StorageInfo) -> ApiVersionsResponse:
+    features = features_of(store)
+    if store.serves_transactions:
         listed = [_described(api, api.max_version) for api in served]
     else:
         listed = [

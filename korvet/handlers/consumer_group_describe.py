@@ -3,7 +3,8 @@
 Behaviour: the response has each group's state, epochs and assignor, and its members with their subscriptions, current
 and target assignments (KIP-848). DESCRIBE on the group is required, and on every topic of its members: without the
 latter the group gets TOPIC_AUTHORIZATION_FAILED and no members, as in Kafka. GROUP_ID_NOT_FOUND for a group that does
-not exist and for a classic one. Topics that have been deleted are left out of assignments.
+not exist and for a classic one. Topics that have been deleted are left out of assignments. A current assignment has the
+partitions that the member is still revoking, too.
 
 Versions: v1 has the type of each member, 0 for classic and 1 for consumer.
 """
@@ -105,7 +106,7 @@ def _described_member(member: ConsumerMember, target: Partitions, names: Names) 
         client_host=details.client_host,
         subscribed_topic_names=sorted(member.subscription.names),
         subscribed_topic_regex=member.subscription.expression,
-        assignment=_assignment(member.current.partitions, names),
+        assignment=_assignment(member.current.owned, names),
         target_assignment=_assignment(target, names),
         member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
     )

@@ -79,19 +79,32 @@ def _validate(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
     epoch = request.member_epoch
     if not request.member_id and (version >= 1 or epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH):
         raise InvalidRequest("MemberId can't be empty.")
-    texts = {"GroupId": request.group_id, "InstanceId": request.instance_id, "RackId": request.rack_id}
-    for name, text in texts.items():
-        if text is not None and not text.strip():
-            raise InvalidRequest(f"{name} can't be empty.")
-    ids = (request.member_id, request.instance_id or "", request.rack_id or "")
-    if any(is_longer(each, LONGEST_ID_BYTES) for each in ids):
-        raise InvalidRequest(f"ids are at most {LONGEST_ID_BYTES} bytes long")
+    _validate_text("GroupId", request.group_id)
+    _validate_id("InstanceId", request.instance_id)
+    _validate_id("RackId", request.rack_id)
+    _validate_length(request.member_id)
     if epoch == JOIN_EPOCH:
         _validate_join(request)
     elif epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
         raise InvalidRequest("InstanceId can't be null.")
     elif epoch < STATIC_LEAVE_EPOCH:
         raise InvalidRequest("MemberEpoch is invalid.")
+
+
+def _validate_text(name: str, text: str) -> None:
+    if not text.strip():
+        raise InvalidRequest(f"{name} can't be empty.")
+
+
+def _validate_id(name: str, text: str | None) -> None:
+    if text is not None:
+        _validate_text(name, text)
+        _validate_length(text)
+
+
+def _validate_length(text: str) -> None:
+    if is_longer(text, LONGEST_ID_BYTES):
+        raise InvalidRequest(f"ids are at most {LONGEST_ID_BYTES} bytes long")
 
 
 def _validate_join(request: ConsumerGroupHeartbeatRequest) -> None:

@@ -40,10 +40,12 @@ from korvet.protocol.buffers import Buffer
 from korvet.protocol.codec import encode
 from korvet.protocol.errors import (
     ErrorCode,
+    InconsistentTopicId,
     InvalidRequest,
     KafkaError,
     OffsetOutOfRange,
     TopicAuthorizationFailed,
+    UnknownTopicId,
     UnsupportedCompressionType,
     detached,
 )
@@ -335,9 +337,8 @@ class _Fetch:
         )
         if session is not None:
             response.session_id = session.session_id
-            for topic in response.responses:
-                for data in topic.partitions:
-                    session.note(topic.topic, topic.topic_id, data)
+            for name, topic in zip(self.names, response.responses, strict=True):
+                session.note(topic, "" if name == str(topic.topic_id) else name)
 
     def _topic_answer(self, asked: tuple[str, FetchTopic]) -> FetchableTopicResponse:
         name, topic = asked
@@ -386,12 +387,13 @@ class _Fetch:
         code = error.error_code
         if code == ErrorCode.KAFKA_STORAGE_ERROR and self.context.version <= 5:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        is_read = tp in self.wanted or code == ErrorCode.INCONSISTENT_TOPIC_ID
         data = PartitionData(
             partition_index=tp.partition,
             error_code=code,
             high_watermark=-1,
             # As in Kafka: null if the partition was read.
-            aborted_transactions=None if tp in self.wanted else [],
+            aborted_transactions=None if is_read else [],
             records=(),
         )
         if code in LEADER_ERRORS and self.context.version >= 16:
@@ -473,10 +475,21 @@ class _SessionFetch(_Fetch):
         if found is None:
             try:
                 found = await self._topic(partition)
+                partition.name = found.name
+            except UnknownTopicId as error:
+                found = await self._lost(partition.name) if partition.name else error
             except KafkaError as error:
                 found = error
             self.topics[key] = found
         return found
+
+    async def _lost(self, name: str) -> KafkaError:
+        """Return the error for the id of a topic of that name, which the session has found before, as Kafka does."""
+        try:
+            await self.broker.find_topic(name)
+        except KafkaError as error:
+            return error
+        return InconsistentTopicId("the topic was created again, with another id")
 
     async def read_or_wait(self) -> None:
         """Read changed partitions, immediately or once there is enough."""

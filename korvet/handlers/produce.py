@@ -1,4 +1,4 @@
-"""Produce: v3-12, advertised from v0.
+"""Produce: v3-13, advertised from v0.
 
 Behaviour: the broker validates exactly one record batch per partition (`record_batch.validate_produced`), checks its
 records unless the store does or the topic has `record.validation=batch` (`record_batch.check_records`), and appends
@@ -7,7 +7,7 @@ A request with acks=0 has no response. If one of its partitions failed, the brok
 because only that makes the client refresh its metadata. acks must be -1, 0 or 1, otherwise INVALID_REQUIRED_ACKS.
 
 Versions: zstd from v7. The refused records and the reasons from v8. `korvet.protocol.connection` refuses versions 0 to
-2 with UNSUPPORTED_VERSION.
+2 with UNSUPPORTED_VERSION. From v13 requests name topics by id: UNKNOWN_TOPIC_ID, before any check of permissions.
 
 If a topic limits timestamps (`message.timestamp.*.max.ms`), the broker decodes its batches to validate the timestamps:
 INVALID_TIMESTAMP. If a topic is compacted, the broker decodes them to validate the keys: a record without a key is
@@ -22,7 +22,7 @@ in v11, INVALID_TXN_STATE below. In v12 the broker adds them; CONCURRENT_TRANSAC
 ends. Other errors that pass are NOT_ENOUGH_REPLICAS. If storage refuses a batch because its transaction has ended, this
 process had an outdated state of the transaction: the handler reads it again, and appends once more. A plain batch of a
 request with a transactional id is plain. A store without transactions refuses every transactional id, and serves no
-v12.
+later version than 11.
 
 Declined: Kafka's internal topics.
 """
@@ -57,6 +57,7 @@ from korvet.protocol.errors import (
     MessageTooLarge,
     NotLeaderOrFollower,
     TransactionalIdAuthorizationFailed,
+    UnknownTopicId,
     detached,
 )
 from korvet.protocol.messages.produce import (
@@ -95,6 +96,8 @@ RECORD_ERRORS = 100
 
 # The first versions whose clients know TRANSACTION_ABORTABLE, and that let the broker add partitions.
 ABORTABLE_SINCE, ADDS_SINCE = 11, 12
+# The version from which requests name topics by id, and the first character of the name of an unknown one.
+TOPIC_IDS, UNKNOWN = 13, "/"
 
 Batches = dict[TopicPartition, RecordBatch]
 
@@ -153,6 +156,8 @@ async def handle(
     transactions: Admitted | None = None
     time_slices = TimeSlices()
     try:
+        if context.version >= TOPIC_IDS:
+            await _find_names(broker, request)
         if request.transactional_id is not None:
             _authorize_transaction(broker, request, context, request.transactional_id)
         for topic in request.topic_data:
@@ -172,6 +177,18 @@ async def handle(
             appending = await _again(broker, request, context, batches, appending)
         outcomes |= appending
     return await _respond(broker, request, context, batches, outcomes)
+
+
+async def _find_names(broker: Broker, request: ProduceRequest) -> None:
+    """Set the names of topics that the request names by id. The response of these versions does not contain them.
+
+    An unknown id gets a name that no topic can have.
+    """
+    for data in request.topic_data:
+        try:
+            data.name = (await broker.find_topic_by_id(data.topic_id)).name
+        except UnknownTopicId:
+            data.name = f"{UNKNOWN}{data.topic_id}"
 
 
 def _begin_append(
@@ -320,7 +337,7 @@ async def _take(
     """Sort a topic's partitions into batches to append, and errors."""
     topic: Topic | KafkaError
     try:
-        topic = await _topic(broker, request, context, data.name)
+        topic = await _topic(broker, request, context, data)
     except KafkaError as error:
         topic = error
     for partition in data.partition_data:
@@ -348,17 +365,28 @@ def _note_failure(broker: Broker, tp: TopicPartition, data: PartitionProduceData
         broker.log.note_failure(tp, ProducerBatch.of(RecordBatch(buffer)), error)
 
 
-async def _topic(broker: Broker, request: ProduceRequest, context: RequestContext, name: str) -> Topic:
+async def _topic(
+    broker: Broker, request: ProduceRequest, context: RequestContext, data: TopicProduceData
+) -> Topic:
     """Return a topic that the client may append to."""
-    broker.authorize(context, Operation.WRITE, ResourceType.TOPIC, name)
-    if name in INTERNAL_TOPICS:
-        raise InvalidTopicException(f"Cannot append to internal topic {name}")
-    topic = await broker.find_topic(name)
+    is_by_id = context.version >= TOPIC_IDS
+    if is_by_id and data.name.startswith(UNKNOWN):
+        raise unknown_id(data)
+    broker.authorize(context, Operation.WRITE, ResourceType.TOPIC, data.name)
+    if data.name in INTERNAL_TOPICS:
+        raise InvalidTopicException(f"Cannot append to internal topic {data.name}")
+    topic = await broker.find_topic(data.name)
+    if is_by_id and topic.topic_id != data.topic_id:
+        raise unknown_id(data)  # another topic of that name was created since
     if request.acks not in (-1, 0, 1):
         raise InvalidRequiredAcks(f"acks is {request.acks}; accepted are -1, 0 and 1")
     if not broker.membership.leads:
         raise NotLeaderOrFollower("this broker leaves the cluster, or may have been declared dead")
     return topic
+
+
+def unknown_id(data: TopicProduceData) -> UnknownTopicId:
+    return UnknownTopicId(f"there is no topic with id {data.topic_id}")
 
 
 async def _checked(
@@ -444,6 +472,7 @@ def _disconnect_on_errors(outcomes: AppendResults) -> None:
 def _answer(data: TopicProduceData, outcomes: AppendResults) -> TopicProduceResponse:
     return TopicProduceResponse(
         name=data.name,
+        topic_id=data.topic_id,
         partition_responses=[
             _partition_answer(partition.index, outcomes[TopicPartition(data.name, partition.index)])
             for partition in data.partition_data

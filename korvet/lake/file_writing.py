@@ -21,7 +21,7 @@ from attrs import define, field
 from korvet.lake.encoding import field_sizes
 from korvet.lake.files import ArchivedRange, DataFile, FileRange, file_path
 from korvet.lake.location import Location, sync
-from korvet.lake.schema import FILE_SCHEMA, Int64s, date_text, days
+from korvet.lake.schema import PARQUET_SCHEMA, Int64s, date_text, days
 
 # A reader of a thousand records fetches one or two row groups; this bounds how many bytes it fetches.
 ROW_GROUP_BYTES = 1_500_000
@@ -113,7 +113,7 @@ class FileWriter:
             filesystem.open_output_stream(whole) as sink,
             pq.ParquetWriter(
                 sink,
-                FILE_SCHEMA,
+                PARQUET_SCHEMA,
                 compression=COMPRESSION,
                 use_dictionary=DICTIONARY_COLUMNS,
                 column_encoding=NUMBER_ENCODINGS,

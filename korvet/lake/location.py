@@ -95,7 +95,7 @@ class Location:
         arguments: dict[str, str] = {}
         for name, spellings in S3_OPTIONS.items():
             for spelling in spellings:
-                value = self._option(spelling)
+                value = self.option(spelling)
                 if value:
                     arguments[name] = value
                     break
@@ -130,7 +130,8 @@ class Location:
         files = (each for each in filesystem.get_file_info(selector) if each.type == pafs.FileType.File)
         self.delete_files(each.path.removeprefix(f"{self.path}/") for each in files)
 
-    def _option(self, spelling: str) -> str | None:
+    def option(self, spelling: str) -> str | None:
+        """Return an option by its name in lower case without AWS_, else the environment's, or None."""
         given = {name.lower().removeprefix("aws_"): value for name, value in self.options.items()}
         return given.get(spelling) or os.environ.get(f"AWS_{spelling.upper()}")
 

@@ -36,6 +36,27 @@ ARCHIVE_SCHEMA = pa.schema(
 #: The columns inside the files. `date` is in their paths.
 FILE_SCHEMA = pa.schema([field for field in ARCHIVE_SCHEMA if field.name != "date"])
 
+#: Iceberg's ids of the columns, in the order in which catalogues assign them (`korvet.lake.iceberg.table_schema`).
+FIELD_IDS = {name: number for number, name in enumerate(FILE_SCHEMA.names, 1)}
+ELEMENT_ID, HEADER_KEY_ID, HEADER_VALUE_ID = 10, 11, 12
+
+
+def _with_id(field: pa.Field, number: int) -> pa.Field:
+    return field.with_metadata({"PARQUET:field_id": str(number)})
+
+
+def _parquet_field(field: pa.Field) -> pa.Field:
+    """Return a column with its id, and with those of its parts."""
+    if field.name == "headers":
+        key, value = field.type.value_type
+        header = pa.struct([_with_id(key, HEADER_KEY_ID), _with_id(value, HEADER_VALUE_ID)])
+        field = field.with_type(pa.list_(_with_id(pa.field("element", header), ELEMENT_ID)))
+    return _with_id(field, FIELD_IDS[field.name])
+
+
+#: FILE_SCHEMA with field ids, which the files carry for readers of Iceberg.
+PARQUET_SCHEMA = pa.schema([_parquet_field(field) for field in FILE_SCHEMA])
+
 # 0001-01-01 and the last millisecond of 9999: the range that Python, SQL and all readers share.
 FIRST_MS = -62_135_596_800_000
 LAST_MS = 253_402_300_799_999

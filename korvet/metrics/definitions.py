@@ -149,6 +149,22 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
             scope=_STORE,
         ),
     ),
+    "Fetch sessions": (
+        _gauge(
+            names.FETCH_SESSIONS,
+            "Incremental fetch sessions (`NumIncrementalFetchSessions` in Kafka). At most"
+            " `max.incremental.fetch.session.cache.slots`.",
+        ),
+        _gauge(
+            names.FETCH_SESSION_PARTITIONS,
+            "Partitions of all fetch sessions (`NumIncrementalFetchPartitionsCached` in Kafka).",
+        ),
+        _counter(
+            names.FETCH_SESSION_EVICTIONS_TOTAL,
+            "Fetch sessions that were evicted for others (`IncrementalFetchSessionEvictionsPerSec` in Kafka). Their"
+            " clients send full requests, and begin others.",
+        ),
+    ),
     "Transactions": (
         _gauge(
             names.TRANSACTIONS_OPEN,

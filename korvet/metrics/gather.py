@@ -102,6 +102,7 @@ class Gatherer:
             samples[names.REMOTE_REQUEST_SECONDS] = {(): [*remote.times]}
         samples |= {name: {(): value} for name, value in counts.items()}
         samples |= _ended_transactions(broker)
+        samples |= _fetch_sessions(broker)
         samples |= defined(broker.store.measurements())
 
     async def _add_reads(self, broker: Broker, samples: Samples, *, reads_store: bool) -> None:
@@ -179,6 +180,16 @@ def _ended_transactions(broker: Broker) -> Samples:
         names.TRANSACTIONS_ENDED_TOTAL: {("commit",): counts.commits, ("abort",): counts.aborts},
         names.TRANSACTIONS_TIMED_OUT_TOTAL: {(): counts.timeouts},
         names.TRANSACTION_END_SECONDS: {(): [*counts.end_seconds]},
+    }
+
+
+def _fetch_sessions(broker: Broker) -> Samples:
+    """Return the metrics of the fetch sessions of this process."""
+    sessions = broker.fetch_sessions
+    return {
+        names.FETCH_SESSIONS: {(): len(sessions)},
+        names.FETCH_SESSION_PARTITIONS: {(): sessions.partition_count},
+        names.FETCH_SESSION_EVICTIONS_TOTAL: {(): sessions.evicted},
     }
 
 

@@ -30,6 +30,7 @@ from attrs import define, evolve, field, frozen
 from korvet.client import LATEST, PLAINTEXT, Client, OffsetAndMetadata, Security, TopicPartition
 from korvet.client.cluster import error_about
 from korvet.client.producer_ids import Producer
+from korvet.client.producing import PRODUCE
 from korvet.lake.encoding import Rows, chunks, column_of, encode_batch, spans
 from korvet.lake.location import Location
 from korvet.lake.remote import RemoteReader
@@ -286,7 +287,7 @@ class Target:
                 leader_id = (await client.topic(tp.topic)).partitions[tp.partition].leader_id
             if leader_id not in client.brokers:
                 raise NotLeaderOrFollower(f"{tp} has no leader at the moment")
-            answer = await client.request(request, ProduceResponse, node_id=leader_id)
+            answer = await client.request(request, ProduceResponse, node_id=leader_id, max_version=PRODUCE)
             (partition,) = answer.responses[0].partition_responses
             if partition.error_code == DuplicateSequenceNumber.error_code:
                 return -1

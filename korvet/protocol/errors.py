@@ -371,6 +371,14 @@ class InvalidReplicaAssignment(KafkaError):
     error_code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
+class NoReassignmentInProgress(KafkaError):
+    error_code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+class InvalidUpdateVersion(KafkaError):
+    error_code = ErrorCode.INVALID_UPDATE_VERSION
+
+
 class InvalidConfig(KafkaError):
     error_code = ErrorCode.INVALID_CONFIG
 
@@ -537,6 +545,10 @@ class UnacceptableCredential(KafkaError):
 
 class UnknownTopicId(KafkaError):
     error_code = ErrorCode.UNKNOWN_TOPIC_ID
+
+
+class InconsistentTopicId(KafkaError):
+    error_code = ErrorCode.INCONSISTENT_TOPIC_ID
 
 
 class TransactionalIdNotFound(KafkaError):

@@ -171,7 +171,7 @@ class ProtocolMachine(RuleBasedStateMachine):
             name=topic, partition_data=[PartitionProduceData(index=partition, records=(bytes(data),))]
         )
         request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[sent])
-        (answer,) = self.ask(request, place).responses[0].partition_responses
+        (answer,) = self.ask(request, place, below=13).responses[0].partition_responses
 
         assert self.expected(topic, partition) == answer.error_code
         if log := self.log(topic, partition):

@@ -133,6 +133,15 @@ async def test_settings_of_what_korvet_does_not_have_are_stored_and_shown() -> N
     assert ("16", OF_BROKER) == shown((await described(broker, "1"))["num.io.threads"])
 
 
+async def test_throttles_of_reassignments_are_stored_and_removed() -> None:
+    broker = await new_broker()
+    rates = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+    assert 0 == (await change(broker, "1", *((rate, SET, "1000000") for rate in rates))).error_code
+    assert {("1000000", OF_BROKER)} == {shown((await described(broker, "1"))[rate]) for rate in rates}
+    assert 0 == (await change(broker, "1", *((rate, DELETE, None) for rate in rates))).error_code
+    assert not {*rates} & {*(await described(broker, "1"))}
+
+
 @pytest.mark.parametrize(
     "changes, code, message",
     [

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+from uuid import UUID
+
 import pytest
 
 from bench.wire import Wire, create_topic, frame_of, new_producer_id, produce_request, produced
-from korvet.protocol.errors import UnknownTopicOrPartition
+from korvet.protocol.errors import ErrorCode, UnknownTopicOrPartition
+from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from korvet.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from korvet.protocol.record_batch import build_batch
+from korvet.protocol.requests import decode_response, encode_request
 from tests.clients.confluent import Confluent
 from tests.clients.interface import Record
 from tests.failures.conftest import StartBroker
@@ -14,6 +25,9 @@ from tests.processes import KorvetProcess
 from tests.servers import StartServer
 
 TIMES = 5
+DENSE = {"offset.mapping": "dense"}
+BY_ID = 13  # a version of Metadata and Produce with ids of topics
+R = TypeVar("R")
 Brokers = tuple[KorvetProcess, KorvetProcess]
 
 
@@ -81,3 +95,48 @@ def test_idempotent_producer_may_switch_brokers(brokers: Brokers, topic: str) ->
 
     assert offsets[::2] == offsets[1::2]
     assert sorted(set(offsets)) == offsets[::2]
+
+
+def test_records_for_a_deleted_topic_are_not_stored_in_the_next_one_of_its_name(
+    brokers: Brokers, topic: str
+) -> None:
+    batch = build_batch([(0, 1, None, b"value", ())])
+    for _ in range(2):
+        create_topic(brokers[0].port, topic, settings=DENSE)
+        old_id = topic_id(brokers[1].port, topic)
+        with Wire(brokers[1].port) as wire:
+            assert ErrorCode.NONE == produce_by_id(wire, old_id, batch)
+            Confluent(brokers[0].bootstrap_servers).delete_topic(topic)
+            create_topic(brokers[0].port, topic, settings=DENSE)
+
+            # Both are retried with new metadata. The second one is answered while the broker has the old topic cached.
+            refused = {ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+            assert produce_by_id(wire, old_id, batch) in refused
+            assert ErrorCode.NONE == produce_by_id(wire, topic_id(brokers[1].port, topic), batch)
+        assert (0, 1) == Confluent(brokers[0].bootstrap_servers).bounds(topic)
+        Confluent(brokers[0].bootstrap_servers).delete_topic(topic)
+
+
+def topic_id(port: int, topic: str) -> UUID:
+    """Return the id of a topic once the broker has it."""
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    with Wire(port) as wire:
+        return exchange(wire, request, MetadataResponse, BY_ID).topics[0].topic_id
+
+
+def exchange(wire: Wire, request: object, response: type[R], version: int) -> R:
+    wire.send(b"".join(encode_request(request, version, 1, "test")))
+    return decode_response(response, version, wire.receive())[1]
+
+
+def produce_by_id(wire: Wire, topic_id: UUID, batch: bytes | bytearray) -> int:
+    """Produce a batch to partition 0, and return the error code."""
+    partition = PartitionProduceData(index=0, records=[batch])
+    request = ProduceRequest(
+        acks=-1,
+        timeout_ms=10_000,
+        topic_data=[TopicProduceData(topic_id=topic_id, partition_data=[partition])],
+    )
+    response = exchange(wire, request, ProduceResponse, BY_ID)
+    assert topic_id == response.responses[0].topic_id
+    return response.responses[0].partition_responses[0].error_code

@@ -16,6 +16,7 @@ from uuid import UUID
 from attrs import define, field
 
 from korvet.groups.consumer import ConsumerGroup
+from korvet.groups.consumer_heartbeats import heartbeat
 from korvet.groups.consumer_members import Beat, ConsumerLimits, Heartbeat
 from korvet.groups.subscriptions import Assignment, Topic
 from korvet.protocol.errors import KafkaError
@@ -114,7 +115,7 @@ class ConsumerConversation:
 
     def send(self, request: Heartbeat) -> str:
         try:
-            beat = self.group.heartbeat(request, self.topics, self.now_ms)
+            beat = heartbeat(self.group, request, self.topics, self.now_ms)
         except KafkaError as error:
             return error.error_code.name
         self.epochs[beat.member_id] = beat.member_epoch

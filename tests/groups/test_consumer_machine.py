@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from korvet.groups.commits import check_commit
 from korvet.groups.consumer import ConsumerGroup
+from korvet.groups.consumer_heartbeats import check, heartbeat
 from korvet.groups.consumer_members import Beat, Changes, ConsumerLimits, ConsumerState, Heartbeat
 from korvet.groups.subscriptions import Assignment, Subscriptions, Topic
 from korvet.protocol.errors import KafkaError, UnreleasedInstanceId
@@ -216,7 +217,7 @@ class Consumers(RuleBasedStateMachine):
     def send(self, client: Client, request: Heartbeat, *, is_lost: bool = False) -> None:
         client.is_unsure |= is_lost
         try:
-            self.group.check(request)
+            check(self.group, request)
         except KafkaError as error:
             # A client that is fenced abandons its partitions, and joins again with its next heartbeat.
             if not is_lost and request.member_epoch >= 0 and not isinstance(error, UnreleasedInstanceId):
@@ -233,7 +234,7 @@ class Consumers(RuleBasedStateMachine):
         if request.expression or any(m.subscription.expression for m in group.members.values()):
             self.resolve(group)
         before, previous_epoch = dict(group.targets), group.assignment_epoch
-        beat = group.heartbeat(request, self.topics, self.now_ms)
+        beat = heartbeat(group, request, self.topics, self.now_ms)
         if group.assignment_epoch > previous_epoch:
             self.check_moves(group, before)
         return beat

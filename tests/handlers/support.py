@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 import trio
 from attrs import evolve
@@ -17,6 +18,7 @@ from korvet.handlers import APIS
 from korvet.protocol.errors import KafkaStorageError
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import build_batch
+from korvet.protocol.schema import ZERO_UUID
 from korvet.storage.interface import AppendResults, PendingAppend, Storage, Topic, TopicPartition
 from korvet.storage.memory import MemoryStorage
 
@@ -80,11 +82,13 @@ def produce_request(
     *,
     acks: int = -1,
     transactional_id: str | None = None,
+    ids: dict[str, UUID] | None = None,
 ) -> ProduceRequest:
-    """Return a Produce request for these batches, with topics and partitions in order."""
+    """Return a Produce request for these batches, with topics and partitions in order; from version 13 on with ids."""
     topics: dict[str, TopicProduceData] = {}
     for tp, records in partitions.items():
         data = topics.setdefault(tp.topic, TopicProduceData(name=tp.topic, partition_data=[]))
+        data.topic_id = (ids or {}).get(tp.topic, ZERO_UUID)
         given = None if records is None else (memoryview(records),)
         data.partition_data.append(PartitionProduceData(index=tp.partition, records=given))
     return ProduceRequest(

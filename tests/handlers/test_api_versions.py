@@ -30,7 +30,7 @@ async def test_response_lists_exactly_the_served_apis(broker: Broker) -> None:
 async def test_produce_is_advertised_from_version_0(broker: Broker) -> None:
     response = await versions(broker, 0)
 
-    assert (0, 0, 12) == (
+    assert (0, 0, 13) == (
         response.api_keys[0].api_key,
         response.api_keys[0].min_version,
         response.api_keys[0].max_version,

@@ -32,7 +32,7 @@ ALICE = "User:alice"
 
 #: Fields in which korvet differs from Kafka where the operation is allowed, and the reason.
 DECLARED = {
-    r"Fetch v17: fetch of a replica by id: .*": "korvet answers replicas like consumers",
+    r"Fetch v18: fetch of a replica by id: .*": "korvet answers replicas like consumers",
     r"(Describe|Alter|IncrementalAlter)Configs .*\[metrics\]\.error_code": "they have no settings in korvet",
     r"CreateTopics v7: .*topic_id": "Kafka makes up an id for a topic that it only validates",
     r"Metadata v12: metadata that creates a topic: .*": "korvet answers when the topic exists",

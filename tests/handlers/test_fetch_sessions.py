@@ -41,6 +41,9 @@ class Consumer:
         **options: Any,
     ) -> FetchResponse:
         asked = request(offsets or {}, session=(self.session_id, self.epoch), ids=self.ids, **options)
+        if self.ids:
+            for topic in asked.topics:
+                topic.topic = ""  # as a request with ids is decoded
         if forgotten:
             asked.forgotten_topics_data = [ForgottenTopic(topic="t", partitions=list(forgotten))]
         response: FetchResponse = await ask(self.broker, 1, self.version, asked, **(context or {}))
@@ -186,16 +189,26 @@ async def test_deleted_topic_ends_the_wait(broker: Broker, autojump_clock: MockC
 
         async def wait() -> None:
             (answer,) = (await consumer.fetch(wait_ms=WAIT_MS)).responses
-            assert ErrorCode.UNKNOWN_TOPIC_ID == answer.partitions[0].error_code
+            assert ErrorCode.UNKNOWN_TOPIC_OR_PARTITION == answer.partitions[0].error_code
             assert topic.topic_id == answer.topic_id
 
         nursery.start_soon(wait)
         await wait_all_tasks_blocked()
         await broker.delete_topic(topic)
-        await create(broker)
 
+    created = await create(broker)
     (answer,) = (await consumer.fetch(wait_ms=WAIT_MS)).responses
-    assert ErrorCode.UNKNOWN_TOPIC_ID == answer.partitions[0].error_code
+    assert (topic.topic_id, ErrorCode.INCONSISTENT_TOPIC_ID) == (
+        answer.topic_id,
+        answer.partitions[0].error_code,
+    )
+    consumer.ids = {"t": created.topic_id}
+    (old, new) = (await consumer.fetch({T0: 0})).responses
+    assert (topic.topic_id, created.topic_id) == (old.topic_id, new.topic_id)
+    assert (ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.NONE) == (
+        old.partitions[0].error_code,
+        new.partitions[0].error_code,
+    )
 
 
 async def test_earlier_request_that_waits_gets_an_error(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator
 from typing import Any, Final
+from uuid import uuid4
 
 import pytest
 from attrs import evolve
@@ -654,3 +655,60 @@ async def test_transactional_ids_are_refused_without_transactions(plain: Broker)
 
     assert [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] * 2 == [each.error_code for each in answers]
     assert [] == await stored(plain)
+
+
+# --- Topics by id --------------------------------------------------------------------------------------------
+
+
+async def test_topic_may_be_named_by_id(broker: Broker) -> None:
+    topic = await create(broker)
+
+    request = produce_request({T0: batch()}, ids={"t": topic.topic_id})
+    response = await ask(broker, 0, 13, by_ids(request))
+
+    (answered,) = response.responses
+    assert topic.topic_id == answered.topic_id
+    assert [(ErrorCode.NONE, 0)] == [
+        (each.error_code, each.base_offset) for each in answered.partition_responses
+    ]
+    assert [(0, 1)] == await stored(broker)
+
+
+async def test_unknown_ids_do_not_fail_other_topics(broker: Broker) -> None:
+    topic = await create(broker)
+    ids = {"t": topic.topic_id, "gone": uuid4(), "other": uuid4()}
+    gone, other = TopicPartition("gone", 0), TopicPartition("other", 0)
+    request = produce_request({gone: batch(), other: batch(), T0: batch()}, ids=ids)
+
+    response = await ask(broker, 0, 13, by_ids(request))
+
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID
+    assert [(ids["gone"], unknown), (ids["other"], unknown), (topic.topic_id, ErrorCode.NONE)] == [
+        (each.topic_id, each.partition_responses[0].error_code) for each in response.responses
+    ]
+
+
+async def test_old_id_of_a_recreated_topic_gets_no_records(broker: Broker) -> None:
+    old = await create(broker)
+    await broker.delete_topic(old)
+    await create(broker)
+
+    (answer,) = await produce(broker, {T0: batch()}, version=13, ids={"t": old.topic_id})
+
+    assert (ErrorCode.UNKNOWN_TOPIC_ID, -1) == (answer.error_code, answer.base_offset)
+    assert [] == await stored(broker)
+
+
+async def test_topic_without_an_id_is_unknown_where_ids_are_required(broker: Broker) -> None:
+    await create(broker)
+
+    (answer,) = await produce(broker, {T0: batch()}, version=13)
+
+    assert ErrorCode.UNKNOWN_TOPIC_ID == answer.error_code
+
+
+def by_ids(request: ProduceRequest) -> ProduceRequest:
+    """Return the request as the broker receives it from version 13 on."""
+    for topic in request.topic_data:
+        topic.name = ""
+    return request

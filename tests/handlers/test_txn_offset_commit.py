@@ -31,7 +31,7 @@ async def committed(broker: Broker, group_id: str = "g") -> dict[TopicPartition,
 
 
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
-@pytest.mark.parametrize("version", range(6))
+@pytest.mark.parametrize("version", range(7))
 async def test_offsets_are_committed_with_the_transaction(broker: Broker, version: int, commit: bool) -> None:
     producer = await initialized(broker, 2 if version >= 5 else 1)
     if version < 5:
@@ -93,6 +93,15 @@ async def test_empty_group_is_refused(broker: Broker) -> None:
     assert ErrorCode.INVALID_GROUP_ID == await producer.stage(3, group_id="")
 
 
+async def test_topics_are_named_by_id_in_the_sixth_version(broker: Broker) -> None:
+    producer = await initialized(broker)
+
+    assert ErrorCode.UNKNOWN_TOPIC_ID == await producer.stage(3, tp=TopicPartition("made-up", 0), version=6)
+    unknown = await producer.stage(3, tp=TopicPartition("t", 2), version=6)
+    assert ErrorCode.UNKNOWN_TOPIC_OR_PARTITION == unknown
+    assert "Empty" == (await broker.transactions.describe("x")).state.value
+
+
 async def test_unknown_partitions_are_refused(broker: Broker) -> None:
     producer = await initialized(broker)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -106,6 +115,8 @@ async def test_generation_of_an_unknown_group_is_illegal(broker: Broker) -> None
     producer = await initialized(broker)
 
     assert ErrorCode.ILLEGAL_GENERATION == await producer.stage(3, generation_id=1, member_id="m")
+    unknown = await producer.stage(3, generation_id=1, member_id="m", version=6)
+    assert ErrorCode.GROUP_ID_NOT_FOUND == unknown
 
 
 async def test_members_of_the_generation_stage_offsets(broker: Broker) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import trio
 from attrs import define, field
 
 from korvet.broker.broker import Broker
-from korvet.protocol.errors import ErrorCode
+from korvet.protocol.errors import ErrorCode, UnknownTopicOrPartition
 from korvet.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from korvet.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from korvet.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -26,6 +26,7 @@ from korvet.storage.interface import TopicPartition
 from tests.handlers.support import T0, ask, batch, produce_request
 
 LIMIT_S = 10
+STAGED_BY_ID = 6  # the first version of TxnOffsetCommit that has ids of topics
 
 
 @asynccontextmanager
@@ -170,8 +171,15 @@ class TransactionalProducer:
             **member,
         )
         spoken = (5 if self.version >= 2 else 4) if version is None else version
+        if spoken >= STAGED_BY_ID:
+            await self._name_by_id(request.topics[0])
         response = await self.ask(28, spoken, request)
         return ErrorCode(response.topics[0].partitions[0].error_code)
+
+    async def _name_by_id(self, topic: TxnOffsetCommitRequestTopic) -> None:
+        with suppress(UnknownTopicOrPartition):
+            topic.topic_id = (await self.broker.find_topic(topic.name)).topic_id
+        topic.name = ""
 
     async def end(self, *, commit: bool = True, version: int | None = None) -> EndTxnResponse:
         """Send EndTxn, and use its result."""

@@ -99,10 +99,16 @@ class Load:
         self._produce(name, {"enable.idempotence": True, "acks": "all", "retry.backoff.ms": 50})
 
     def _produce_once(self, name: str) -> None:
-        """Produce without a retry, one request after the other: a value is stored at most once, in order."""
-        self._produce(name, {"retries": 0, "acks": "all", "max.in.flight": 1, "socket.timeout.ms": 60_000})
+        """Produce without a retry, one value of a partition at a time: it is stored at most once, in order.
 
-    def _produce(self, name: str, settings: dict[str, Any]) -> None:
+        librdkafka sends again what NOT_LEADER_OR_FOLLOWER rejects, also with retries=0, and behind a request that it
+        has built meanwhile, also with max.in.flight=1. So a value waits for the answer about the one before.
+        """
+        settings = {"retries": 0, "acks": "all", "socket.timeout.ms": 60_000}
+        self._produce(name, settings, at_a_time=len(self.partitions))
+
+    def _produce(self, name: str, settings: dict[str, Any], at_a_time: int | None = None) -> None:
+        """Send values to the partitions in turn, at most `at_a_time` without an answer."""
         common = {**self._common(name), "linger.ms": 2, "message.timeout.ms": MESSAGE_TIMEOUT_MS}
         producer = Producer({**common, **settings})
         number = 0
@@ -112,6 +118,8 @@ class Load:
             producer.produce(tp[0], value.encode(), partition=tp[1], on_delivery=self._answered(tp, value))
             producer.poll(BETWEEN_SENDS_S)
             number += 1
+            if at_a_time is not None and number % at_a_time == 0:
+                assert not producer.flush(FINAL_LIMIT_S)
         assert not producer.flush(FINAL_LIMIT_S)
 
     def _answered(self, tp: Partition, value: Value) -> Callable[[KafkaError | None, Message], None]:

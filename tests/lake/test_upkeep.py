@@ -1,4 +1,4 @@
-"""All operations on a table in any order; DuckDB reads the table's log and finds the same rows as a model."""
+"""All operations on a table in any order; DuckDB reads its log, and its Iceberg mirror, and finds a model's rows."""
 
 from __future__ import annotations
 
@@ -28,10 +28,14 @@ from korvet.lake.erasing import Erasure, erased_places, key_set
 from korvet.lake.errors import CommitConflict
 from korvet.lake.file_writing import RangeWriter
 from korvet.lake.files import ArchivedRange
+from korvet.lake.iceberg.mirror import FOLDER, Mirror
+from korvet.lake.iceberg.original import Original
+from korvet.lake.iceberg.path_catalog import PathCatalog
 from korvet.lake.retention import drop_before, expired_up_to
 from korvet.lake.schema import DAY_MS, HEADERS, archive_table
 from korvet.lake.table import Gap, LakeTable
 from korvet.pipeline.archive_status import audit_table
+from tests.lake.iceberg_reading import rows_of_iceberg
 from tests.lake.replay import Row, live_files, rows_of
 from tests.lake.support import NOON, TOPIC, TOPIC_ID, lake
 
@@ -152,6 +156,12 @@ class Upkeep(RuleBasedStateMachine):
     def foreign_optimize(self) -> None:
         if self.newest().delta.optimize.compact()["numFilesRemoved"]:
             self.erased_is_known = False  # files of another writer do not state it
+
+    @rule()
+    def mirror(self) -> None:
+        Mirror(PathCatalog(self.place, FOLDER), "korvet").update(Original.open(self.place, TOPIC))
+        path = Path(self.newest().location.path)
+        assert rows_of(path) == rows_of_iceberg(f"{path}/{FOLDER}")
 
     @precondition(lambda self: self.rows)
     @rule()

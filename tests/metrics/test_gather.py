@@ -17,6 +17,7 @@ from korvet.metrics.gather import Gatherer
 from korvet.metrics.recorder import Recorder
 from korvet.metrics.samples import Samples
 from korvet.protocol.errors import KafkaStorageError
+from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from korvet.protocol.record_batch import RecordBatch, build_batch
 from korvet.storage.interface import OffsetAndMetadata, TopicPartition
 from korvet.storage.memory import MemoryStorage
@@ -214,6 +215,20 @@ async def test_retention_and_compaction_are_counted() -> None:
     assert {(): 0} == samples["korvet_retention_trims_total"]
     assert {(): broker.retention.last_run_s} == samples["korvet_retention_last_run_timestamp_seconds"]
     assert broker.retention.last_run_s > 1e9
+
+
+async def test_fetch_sessions_are_counted() -> None:
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
+    request = FetchRequest(
+        max_wait_ms=0, min_bytes=0, session_epoch=0, topics=[FetchTopic(topic="t", partitions=[partition])]
+    )
+    async with gathered(max_incremental_fetch_session_cache_slots=2) as (gatherer, broker):
+        began = [broker.fetch_sessions.create(request, 12, at, is_privileged=False) for at in (0, 1, 200)]
+        samples = await gatherer.samples()
+
+    assert all(began)
+    assert {(): 2} == samples["korvet_fetch_sessions"] == samples["korvet_fetch_session_partitions"]
+    assert {(): 1} == samples["korvet_fetch_session_evictions_total"]
 
 
 async def test_transactions_are_counted_from_their_begin_to_their_markers() -> None:

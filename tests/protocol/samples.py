@@ -78,6 +78,8 @@ def value_of(field: Field, version: int, random: Random, *, bare: bool = False) 
 def random_value(kafka_type: str, random: Random) -> Any:
     if kafka_type in RANGES:
         return random.randrange(-RANGES[kafka_type], RANGES[kafka_type])
+    if kafka_type == "uint16":
+        return random.randrange(2**16)
     if kafka_type == "bool":
         return random.random() < 0.5
     if kafka_type == "float64":

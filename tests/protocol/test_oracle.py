@@ -46,6 +46,19 @@ NEWER = {
     "ApiVersionsResponse": 5,
     "DeleteGroupsRequest": 3,
     "DeleteGroupsResponse": 3,
+    "TxnOffsetCommitRequest": 6,
+    "TxnOffsetCommitResponse": 6,
+}
+#: The fields by which these versions replace others, by the struct that has them and the name of the replaced field.
+#: Kafka 4.4 also calls the GenerationId of TxnOffsetCommitRequest GenerationIdOrMemberEpoch.
+REPLACED_FIELDS: dict[str, dict[str, list[dict[str, Any]]]] = {
+    f"[]TxnOffsetCommit{kind}Topic": {
+        "Name": [
+            {"name": "Name", "type": "string", "versions": "0-5", "ignorable": True},
+            {"name": "TopicId", "type": "uuid", "versions": "6+", "ignorable": True},
+        ]
+    }
+    for kind in ("Request", "Response")
 }
 #: The fields of these versions, by the message or struct that has them, as Kafka 4.4 specifies them.
 NEWER_FIELDS: dict[str, list[dict[str, Any]]] = {
@@ -87,7 +100,11 @@ def specification(name: str) -> Any:
         specified["validVersions"] = f"0-{NEWER[name]}"
         specified["fields"] += NEWER_FIELDS.get(name, [])
         for field in specified["fields"]:
-            field.setdefault("fields", []).extend(NEWER_FIELDS.get(field["type"], []))
+            replaced = REPLACED_FIELDS.get(field["type"], {})
+            field["fields"] = [
+                new for old in field.get("fields", []) for new in replaced.get(old["name"], [old])
+            ]
+            field["fields"] += NEWER_FIELDS.get(field["type"], [])
     common = {struct["name"]: struct["fields"] for struct in specified.get("commonStructs", [])}
     return specified | {"fields": with_common_structs(specified["fields"], common)}
 
@@ -119,7 +136,7 @@ def kafka_default(field: dict[str, Any]) -> object:
         return None
     if kafka_type.startswith("[]"):
         return []
-    if kafka_type.startswith("int"):
+    if kafka_type.startswith(("int", "uint")):
         return int(text or "0", 0)
     if kafka_type == "bool":
         return text == "true"
@@ -200,7 +217,7 @@ def test_declared_versions_are_the_documented_ones() -> None:
     promised = {
         "ApiVersions": range(6),
         "Metadata": range(14),
-        "Produce": range(13),
+        "Produce": range(14),
         "Fetch": range(4, 19),
         "ListOffsets": range(1, 12),
         "InitProducerId": range(6),
@@ -241,10 +258,15 @@ def test_declared_versions_are_the_documented_ones() -> None:
         "AddOffsetsToTxn": range(5),
         "EndTxn": range(6),
         "WriteTxnMarkers": range(1, 3),
-        "TxnOffsetCommit": range(6),
+        "TxnOffsetCommit": range(7),
         "DescribeProducers": range(1),
         "DescribeTransactions": range(1),
         "ListTransactions": range(3),
+        "ElectLeaders": range(3),
+        "DescribeQuorum": range(3),
+        "AlterPartitionReassignments": range(2),
+        "AlterReplicaLogDirs": range(1, 3),
+        "UpdateFeatures": range(3),
         "ConsumerGroupHeartbeat": range(2),
         "ConsumerGroupDescribe": range(2),
         "ShareGroupHeartbeat": range(1, 2),

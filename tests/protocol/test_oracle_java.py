@@ -1,9 +1,9 @@
 """Compare our bytes with some that Apache Kafka's own code wrote.
 
 The Java classes (org.apache.kafka.common.message) of kafka-clients-4.3.1.jar wrote the expected bytes, those of 4.4.0
-wrote those of ApiVersions v5, DeleteGroups v3, OffsetCommit and OffsetFetch v10 and of the messages of consumer and
-share groups, from the same values. The messages are those with the most error-prone features: tags inside tags, nulls
-beside empty lists, ids, lengths of two bytes.
+wrote those of ApiVersions v5, DeleteGroups v3, OffsetCommit and OffsetFetch v10, TxnOffsetCommit v6, Produce v13 and of
+the messages of consumer and share groups, from the same values. The messages are those with the most error-prone
+features: tags inside tags, nulls beside empty lists, ids, lengths of two bytes.
 
 With 4.3.1, every version of every message except Produce v0 to v2, which Kafka 4 dropped, was compared with Java in the
 same way, filled at random as in test_oracle.py; all 1,206 were equal. The specifications in kafka-clients-4.4.0.jar
@@ -34,6 +34,7 @@ from korvet.protocol.messages import (
     share_acknowledge,
     share_fetch,
     share_group_heartbeat,
+    txn_offset_commit,
 )
 from tests.protocol.samples import encoded
 
@@ -437,6 +438,75 @@ GOLDEN: list[tuple[Any, int, str]] = [
         ),
         10,
         ("026700000003026d00020a1b2c3d4e5f60718293a4b5c6d7e8f902000000010000000000000005ffffffff00000000"),
+    ),
+    (
+        txn_offset_commit.TxnOffsetCommitRequest(
+            transactional_id="x",
+            group_id="g",
+            producer_id=7,
+            producer_epoch=1,
+            generation_id=3,
+            member_id="m",
+            topics=[
+                txn_offset_commit.TxnOffsetCommitRequestTopic(
+                    topic_id=TOPIC_ID,
+                    partitions=[
+                        txn_offset_commit.TxnOffsetCommitRequestPartition(
+                            partition_index=1, committed_offset=5, committed_metadata=None
+                        )
+                    ],
+                )
+            ],
+        ),
+        6,
+        (
+            "027802670000000000000007000100000003026d00020a1b2c3d4e5f60718293a4b5c6d7e8f902000000010000000000"
+            "000005ffffffff00000000"
+        ),
+    ),
+    (
+        txn_offset_commit.TxnOffsetCommitResponse(
+            topics=[
+                txn_offset_commit.TxnOffsetCommitResponseTopic(
+                    topic_id=TOPIC_ID,
+                    partitions=[
+                        txn_offset_commit.TxnOffsetCommitResponsePartition(partition_index=1, error_code=100)
+                    ],
+                )
+            ],
+        ),
+        6,
+        "00000000020a1b2c3d4e5f60718293a4b5c6d7e8f902000000010064000000",
+    ),
+    (
+        produce.ProduceRequest(
+            acks=-1,
+            timeout_ms=1000,
+            topic_data=[
+                produce.TopicProduceData(
+                    topic_id=TOPIC_ID, partition_data=[produce.PartitionProduceData(index=3, records=None)]
+                )
+            ],
+        ),
+        13,
+        "00ffff000003e8020a1b2c3d4e5f60718293a4b5c6d7e8f9020000000300000000",
+    ),
+    (
+        produce.ProduceResponse(
+            responses=[
+                produce.TopicProduceResponse(
+                    topic_id=TOPIC_ID,
+                    partition_responses=[
+                        produce.PartitionProduceResponse(index=3, error_code=100, base_offset=-1)
+                    ],
+                )
+            ]
+        ),
+        13,
+        (
+            "020a1b2c3d4e5f60718293a4b5c6d7e8f902000000030064ffffffffffffffffffffffffffffffffffffffffffffffff"
+            "010000000000000000"
+        ),
     ),
     (
         offset_fetch.OffsetFetchResponse(

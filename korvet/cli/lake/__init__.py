@@ -11,6 +11,7 @@ COMMANDS = {
     "archive": "Archive topics to tables, once or continuously.",
     "status": "Show how far topics are archived.",
     "audit": "Verify that all archived records are in the tables, and list missing ones.",
+    "mirror": "Keep Iceberg tables in step with Delta tables, once or continuously.",
     "compact": "Compact the small files of archives into larger ones.",
     "vacuum": "Remove files that no table references.",
     "erase": "Remove all archived records with given keys permanently.",

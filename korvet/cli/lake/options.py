@@ -157,7 +157,7 @@ def no_archive(location: Location) -> LakeError:
 
 
 @contextmanager
-def needing_extra() -> Iterator[None]:
+def needing_extra(extra: str = "spark") -> Iterator[None]:
     """Convert a failed import in the block to a ClickException, which names the missing package and the extra."""
     try:
         yield
@@ -165,5 +165,5 @@ def needing_extra() -> Iterator[None]:
         if error.name is None or error.name.startswith("korvet"):
             raise
         raise click.ClickException(
-            f"korvet lake, for {error.name}, requires: pip install 'korvet[spark]'"
+            f"korvet lake, for {error.name}, requires: pip install 'korvet[{extra}]'"
         ) from None

@@ -1,15 +1,29 @@
 """Produce: append record batches to topic-partitions.
 
 v0 to v2 carried the message formats before record batches. They are declared so that such a request can be
-read and refused in its own terms; Kafka 4 and korvet serve v3 and above.
+read and refused in its own terms; Kafka 4 and korvet serve v3 and above. Topics are named up to v12 and given by id
+from v13 (KIP-516).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from korvet.protocol.buffers import Buffer
-from korvet.protocol.schema import array, int16, int32, int64, message, nested, records, string, struct
+from korvet.protocol.schema import (
+    ZERO_UUID,
+    array,
+    int16,
+    int32,
+    int64,
+    message,
+    nested,
+    records,
+    string,
+    struct,
+    uuid,
+)
 
 
 @struct
@@ -20,11 +34,12 @@ class PartitionProduceData:
 
 @struct
 class TopicProduceData:
-    name: str = string(ignorable=True)
+    name: str = string(versions="0-12", default="", ignorable=True)
+    topic_id: UUID = uuid(versions="13+", default=ZERO_UUID, ignorable=True)
     partition_data: list[PartitionProduceData] = array(PartitionProduceData)
 
 
-@message(key=0, versions="0-12", flexible="9+")
+@message(key=0, versions="0-13", flexible="9+")
 class ProduceRequest:
     transactional_id: str | None = string(versions="3+", nullable="3+", default=None)
     acks: int = int16()
@@ -60,7 +75,8 @@ class PartitionProduceResponse:
 
 @struct
 class TopicProduceResponse:
-    name: str = string(ignorable=True)
+    name: str = string(versions="0-12", default="", ignorable=True)
+    topic_id: UUID = uuid(versions="13+", default=ZERO_UUID, ignorable=True)
     partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse)
 
 
@@ -72,7 +88,7 @@ class NodeEndpoint:
     rack: str | None = string(versions="10+", nullable="10+", default=None)
 
 
-@message(key=0, versions="0-12", flexible="9+")
+@message(key=0, versions="0-13", flexible="9+")
 class ProduceResponse:
     responses: list[TopicProduceResponse] = array(TopicProduceResponse)
     throttle_time_ms: int = int32(versions="1+", default=0, ignorable=True)

@@ -1,8 +1,13 @@
-"""TxnOffsetCommit: commit offsets of a group in a transaction. v5 also adds the group to it (KIP-890)."""
+"""TxnOffsetCommit: commit offsets of a group in a transaction.
+
+v5 also adds the group to it (KIP-890). v6 has ids of topics instead of names (KIP-1319).
+"""
 
 from __future__ import annotations
 
-from korvet.protocol.schema import array, int16, int32, int64, message, string, struct
+from uuid import UUID
+
+from korvet.protocol.schema import ZERO_UUID, array, int16, int32, int64, message, string, struct, uuid
 
 
 @struct
@@ -15,11 +20,12 @@ class TxnOffsetCommitRequestPartition:
 
 @struct
 class TxnOffsetCommitRequestTopic:
-    name: str = string()
+    name: str = string(versions="0-5", default="", ignorable=True)
+    topic_id: UUID = uuid(versions="6+", default=ZERO_UUID, ignorable=True)
     partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition)
 
 
-@message(key=28, versions="0-5", flexible="3+")
+@message(key=28, versions="0-6", flexible="3+")
 class TxnOffsetCommitRequest:
     transactional_id: str = string()
     group_id: str = string()
@@ -39,11 +45,12 @@ class TxnOffsetCommitResponsePartition:
 
 @struct
 class TxnOffsetCommitResponseTopic:
-    name: str = string()
+    name: str = string(versions="0-5", default="", ignorable=True)
+    topic_id: UUID = uuid(versions="6+", default=ZERO_UUID, ignorable=True)
     partitions: list[TxnOffsetCommitResponsePartition] = array(TxnOffsetCommitResponsePartition)
 
 
-@message(key=28, versions="0-5", flexible="3+")
+@message(key=28, versions="0-6", flexible="3+")
 class TxnOffsetCommitResponse:
     throttle_time_ms: int = int32(default=0)
     topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic)

@@ -101,6 +101,7 @@ class Catalogue:
         0  # how often all topics were invalidated, which makes all replies to earlier commands outdated
     )
     _created: bytes | None = None  # number of creations when all topics were read
+    _names: dict[UUID, str] = field(factory=dict)  # of topics that were looked up by id
     _listed: Mapping[str, Topic] | None = None  # the cached result of `all`, until a topic changes
 
     # --- Looking up -------------------------------------------------------------------------------------
@@ -158,12 +159,24 @@ class Catalogue:
 
     async def find_by_id(self, topic_id: UUID) -> Topic | None:
         """Return a topic by its id, from the same sources as `find`."""
-        found = with_id(self._topics, topic_id)
+        found = self._cached_with_id(topic_id)
         if found is None and not self.redis.is_connected(self.keyspace.topics):
             found = with_id(self._last_known, topic_id)
         elif found is None and self._is_complete:
             await self._find_creations()
         return found or with_id(await self._loaded(), topic_id)
+
+    def _cached_with_id(self, topic_id: UUID) -> Topic | None:
+        """Return a cached topic by its id. Only the first look-up of an id goes through all topics."""
+        each = self._topics.get(self._names.get(topic_id, ""))
+        if each is not None and each.topic.topic_id == topic_id:
+            return each.topic
+        found = with_id(self._topics, topic_id)
+        if found is not None:
+            if len(self._names) > len(self._topics):
+                self._names.clear()  # most are names of deleted topics
+            self._names[topic_id] = found.name
+        return found
 
     async def _find_creations(self) -> None:
         """Invalidate the cache if a topic was created whose entry in the stream of changes has not arrived yet."""

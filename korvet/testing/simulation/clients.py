@@ -48,7 +48,7 @@ PAUSE_S = 5.0
 IN_FLIGHT = 5
 MAX_BYTES = 1 << 20
 # The last versions that name topics, and have one group or key.
-VERSIONS = {"Fetch": 12, "OffsetCommit": 9, "OffsetFetch": 7, "FindCoordinator": 3}
+VERSIONS = {"Produce": 12, "Fetch": 12, "OffsetCommit": 9, "OffsetFetch": 7, "FindCoordinator": 3}
 #: The connection is lost, the broker does not answer in time, or it returned an error.
 FAILURES = (OSError, trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError)
 

@@ -1,0 +1,1 @@
+"""Iceberg tables over the files of lake tables, for engines that read Iceberg. Only this package imports PyIceberg."""

@@ -1,0 +1,61 @@
+"""Open a catalogue: one that PyIceberg knows (rest, sql, hive, glue, …), or none, for paths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.catalog import load_catalog
+
+from korvet.lake.errors import LakeError
+from korvet.lake.iceberg.mirror import FOLDER
+from korvet.lake.iceberg.path_catalog import PathCatalog
+from korvet.lake.location import Location
+
+if TYPE_CHECKING:
+    from korvet.lake.iceberg.mirror import Catalogue
+
+# PyIceberg's properties for a store, and the options of korvet's locations without AWS_.
+STORE_PROPERTIES = {
+    "s3.endpoint": ("endpoint_url", "endpoint"),
+    "s3.access-key-id": ("access_key_id",),
+    "s3.secret-access-key": ("secret_access_key",),
+    "s3.session-token": ("session_token", "token"),
+    "s3.region": ("region", "default_region"),
+}
+
+
+class NoCatalogue(LakeError):  # noqa: N818  the name states the fault
+    """The catalogue cannot be opened."""
+
+
+def open_catalogue(lake: Location, name: str | None, properties: Mapping[str, str]) -> Catalogue:
+    """Open the catalogue `name` of PyIceberg's configuration, with these properties on top, or paths without any.
+
+    The store's options are those of the lake. Raises NoCatalogue and InvalidLocation.
+    """
+    if name is None and not properties:
+        return PathCatalog(lake, FOLDER)
+    named = name or "korvet"
+    try:
+        return load_catalog(named, **{**store_properties(lake), **properties})
+    except Exception as error:  # catalogues raise the errors of their libraries, without a class in common
+        raise NoCatalogue(f"the catalogue {named} cannot be opened: {described(error)}") from error
+
+
+def store_properties(lake: Location) -> dict[str, Any]:
+    """Return PyIceberg's properties for the store of a lake."""
+    if lake.is_local:
+        return {}
+    found = {}
+    for name, spellings in STORE_PROPERTIES.items():
+        value = next((text for each in spellings if (text := lake.option(each))), None)
+        if value:
+            found[name] = value
+    return found
+
+
+def described(error: Exception) -> str:
+    """Return an error of a catalogue in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,175 @@
+"""What a mirror shows: one version of a Delta table of korvet's, and how Iceberg describes it.
+
+The schema of an archive is fixed (`table_schema`). That of a typed or dlq table is derived from Delta's, and follows it
+when columns are added. Their bounds are those that Delta's log has: of `_partition` and `_offset`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import date, datetime
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from attrs import define, field
+from deltalake import DeltaTable
+from pyiceberg.conversions import to_bytes
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
+from pyiceberg.types import PrimitiveType
+
+from korvet.lake.errors import LakeError, NewerFormat, WrongTable
+from korvet.lake.iceberg.table_schema import SCHEMA, SPEC
+from korvet.lake.location import Location
+from korvet.lake.table import ARCHIVE, FORMAT_VERSION, KIND, VERSION, store_errors
+
+EPOCH = date(1970, 1, 1)
+
+
+class NotMirrored(LakeError):  # noqa: N818  the name states the fault
+    """Iceberg cannot describe the files of the Delta table."""
+
+
+@define(slots=False, eq=False)
+class Original:
+    """One version of an archive, a typed table or a dlq table."""
+
+    location: Location
+    name: str
+    #: deltalake's handle of this version; it must not be refreshed.
+    delta: DeltaTable = field(repr=False)
+
+    @classmethod
+    def open(cls, lake: Location, name: str) -> Original:
+        """Open the newest version. Raises NoTable, WrongTable, NewerFormat, Unreachable, NotMirrored."""
+        location = lake.child(name)
+        with store_errors(location):
+            delta = DeltaTable(location.url, storage_options=location.storage_options())
+            properties: Mapping[str, str] = delta.metadata().configuration
+        if KIND not in properties:
+            raise WrongTable(
+                f"{location} is a Delta table, but none of korvet's; name the topics with --topics."
+            )
+        number = properties.get(VERSION, "")
+        if not number.isdecimal() or int(number) > FORMAT_VERSION:
+            raise NewerFormat(
+                f"{location} has format version {number}; this korvet reads up to {FORMAT_VERSION}. Update korvet."
+            )
+        found = cls(location, name, delta)
+        if not found.is_archive and (columns := delta.metadata().partition_columns):
+            raise NotMirrored(
+                f"{location} is partitioned by {', '.join(columns)}, which its files do not contain;"
+                " Iceberg tables are made of tables without partition_by."
+            )
+        return found
+
+    def reopened(self) -> Original:
+        """Return the newest version of the same table."""
+        with store_errors(self.location):
+            delta = DeltaTable(self.location.url, storage_options=self.location.storage_options())
+        return Original(self.location, self.name, delta)
+
+    @cached_property
+    def version(self) -> int:
+        return self.delta.version()
+
+    @cached_property
+    def id(self) -> str:
+        """Delta's id of the table, which a table that is made anew does not share."""
+        return str(self.delta.metadata().id)
+
+    @cached_property
+    def is_archive(self) -> bool:
+        return bool(self.delta.metadata().configuration[KIND] == ARCHIVE)
+
+    @property
+    def schema(self) -> Schema | pa.Schema:
+        """The schema for a new Iceberg table: with field ids, or for a catalogue to assign them."""
+        return SCHEMA if self.is_archive else pa.schema(self.delta.schema().to_arrow())
+
+    @cached_property
+    def schema_hash(self) -> str:
+        """A hash of Delta's schema."""
+        return hashlib.sha256(self.delta.schema().to_json().encode()).hexdigest()[:32]
+
+    @property
+    def spec(self) -> PartitionSpec:
+        return SPEC if self.is_archive else UNPARTITIONED_PARTITION_SPEC
+
+    def data_files(self, schema: Schema) -> dict[str, DataFile]:
+        """Return the data files by their URLs, described in the Iceberg table's schema. Raises Unreachable."""
+        found = {}
+        with store_errors(self.location):
+            for action in pa.table(self.delta.get_add_actions(flatten=True)).to_pylist():
+                file = self._data_file(action, schema)
+                found[file.file_path] = file
+        return found
+
+    def _data_file(self, action: Mapping[str, Any], schema: Schema) -> DataFile:
+        count = action.get("num_records")
+        if count is None:  # another writer's file without statistics
+            path = f"{self.location.path}/{action['path']}"
+            count = pq.read_metadata(path, filesystem=self.location.filesystem()).num_rows
+        nulls = {
+            each.field_id: int(number)
+            for each in schema.fields
+            if (number := action.get(f"null_count.{each.name}")) is not None
+        }
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=f"{self.location.url}/{action['path']}",
+            file_format=FileFormat.PARQUET,
+            partition=Record(_day_number(action)) if self.is_archive else Record(),
+            record_count=count,
+            file_size_in_bytes=action["size_bytes"],
+            column_sizes={},
+            value_counts=dict.fromkeys(nulls, count),
+            null_value_counts=nulls,
+            nan_value_counts={},
+            lower_bounds=_bounds(action, "min", schema),
+            upper_bounds=_bounds(action, "max", schema),
+            key_metadata=None,
+            split_offsets=None,
+            equality_ids=None,
+            sort_order_id=None,
+            spec_id=self.spec.spec_id,
+        )
+
+
+def refused_types(original: Original, error: Exception) -> NotMirrored:
+    """Return the error for a table with a type that Iceberg does not have."""
+    return NotMirrored(f"{original.location} has a column that Iceberg cannot describe: {error}")
+
+
+#: What PyIceberg raises for such a table.
+TYPE_ERRORS = (UnsupportedPyArrowTypeException, ValidationError)
+
+
+def _day_number(action: Mapping[str, Any]) -> int | None:
+    day = action.get("partition.date")
+    return None if day is None else (day - EPOCH).days
+
+
+def _bounds(action: Mapping[str, Any], which: str, schema: Schema) -> dict[int, bytes]:
+    """Return the least or greatest values of the columns, in Iceberg's encoding by field id."""
+    found = {}
+    for each in schema.fields:
+        value = action.get(f"{which}.{each.name}")
+        if value is not None and isinstance(each.field_type, PrimitiveType):
+            found[each.field_id] = to_bytes(each.field_type, _micros(value))
+    return found
+
+
+def _micros(value: Any) -> Any:
+    """Return a timestamp as microseconds since 1970, other values unchanged."""
+    if not isinstance(value, datetime):
+        return value
+    since = value - datetime(1970, 1, 1, tzinfo=value.tzinfo)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

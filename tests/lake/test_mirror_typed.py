@@ -1,0 +1,129 @@
+"""Iceberg tables of typed tables: columns that are added, merged rows, files that have no partition column."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from pyiceberg.catalog.sql import SqlCatalog
+
+from korvet.lake.iceberg.mirror import FOLDER, Change, Mirror
+from korvet.lake.iceberg.original import NotMirrored, Original
+from korvet.lake.iceberg.path_catalog import PathCatalog
+from korvet.lake.iceberg.rounds import Rounds
+from korvet.lake.location import Location
+from korvet.pipeline.decoding.decoded_files import PartWriter
+from korvet.pipeline.decoding.tables import TYPED, DecodedTable, Span
+from tests.lake.iceberg_reading import reading
+from tests.lake.support import TOPIC, TOPIC_ID, lake
+
+COLUMNS = pa.schema(
+    [
+        pa.field("_partition", pa.int32(), nullable=False),
+        pa.field("_offset", pa.int64(), nullable=False),
+        pa.field("item", pa.string()),
+        pa.field("price", pa.decimal128(10, 2)),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("parts", pa.list_(pa.struct([pa.field("n", pa.int64())]))),
+    ]
+)
+
+
+def typed(folder: Path, schema: pa.Schema = COLUMNS, partition_by: tuple[str, ...] = ()) -> DecodedTable:
+    return DecodedTable.create(lake(folder).child(TOPIC), TYPED, TOPIC, TOPIC_ID, schema, partition_by)
+
+
+def grown(table: DecodedTable, **values: object) -> DecodedTable:
+    """Commit one row at the next offset."""
+    offset = table.decoded_up_to.get(0, 0)
+    row = {"_partition": 0, "_offset": offset, **values}
+    rows = pa.Table.from_pylist([row], schema=table.schema)
+    with PartWriter(table.location, statistics=("_partition", "_offset")) as writer:
+        writer.write(rows)
+    return table.commit([Span(0, offset, offset + 1)], writer.parts)
+
+
+def mirror(folder: Path) -> Mirror:
+    return Mirror(PathCatalog(lake(folder), FOLDER), "korvet")
+
+
+def rows(folder: Path, columns: str) -> list[tuple[object, ...]]:
+    return reading(
+        f"{lake(folder).path}/{TOPIC}/{FOLDER}", f"select {columns} from {{table}} order by _offset"
+    )
+
+
+def test_typed_table_is_mirrored_and_follows_new_columns(tmp_path: Path) -> None:
+    table = grown(typed(tmp_path), item="nut", price=1, parts=[{"n": 7}])
+    assert mirror(tmp_path).update(Original.open(lake(tmp_path), TOPIC)).change is Change.CREATED
+    table = table.with_columns(
+        [pa.field("color", pa.string()), pa.field("size", pa.struct([("cm", pa.float64())]))]
+    )
+    grown(table, item="bolt", color="red", size={"cm": 1.5})
+
+    done = mirror(tmp_path).update(Original.open(lake(tmp_path), TOPIC))
+
+    assert (1, 0) == (done.added, done.removed)
+    expected = [("nut", "1.00", 7, None, None), ("bolt", None, None, "red", 1.5)]
+    assert expected == rows(tmp_path, "item, price::varchar, parts[1].n, color, size.cm")
+
+
+def test_readers_skip_files_of_typed_tables_by_offset(tmp_path: Path) -> None:
+    table = typed(tmp_path)
+    for _ in range(4):
+        table = grown(table, item="nut")
+    mirror(tmp_path).update(Original.open(lake(tmp_path), TOPIC))
+
+    iceberg = mirror(tmp_path).table(TOPIC)
+
+    assert 1 == len(list(iceberg.scan(row_filter="_offset >= 3").plan_files()))
+
+
+def test_merged_rows_are_an_overwrite(tmp_path: Path) -> None:
+    """An upsert replaces a file by one with as many rows, which are not the same rows."""
+    table = grown(typed(tmp_path), item="nut")
+    mirror(tmp_path).update(Original.open(lake(tmp_path), TOPIC))
+    changed = pa.Table.from_pylist([{"_partition": 0, "_offset": 0, "item": "bolt"}], schema=COLUMNS)
+    write_deltalake(table.location.url, changed, mode="overwrite")
+
+    mirror(tmp_path).update(Original.open(lake(tmp_path), TOPIC))
+
+    assert [("bolt",)] == rows(tmp_path, "item")
+    snapshot = mirror(tmp_path).table(TOPIC).current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    assert "overwrite" == snapshot.summary.operation.value
+
+
+def test_partitioned_typed_table_is_refused(tmp_path: Path) -> None:
+    typed(tmp_path, partition_by=("item",))
+
+    with pytest.raises(NotMirrored, match="is partitioned by item, which its files do not contain"):
+        Original.open(lake(tmp_path), TOPIC)
+
+
+def test_delta_tables_of_others_are_reported_only_by_name(tmp_path: Path) -> None:
+    typed(tmp_path)
+    write_deltalake(lake(tmp_path).child("foreign").url, pa.table({"a": [1]}))
+    place = Location.parse(lake(tmp_path).path)
+
+    def rounds(*, skips_others: bool) -> Rounds:
+        names = ["foreign", TOPIC]
+        return Rounds(mirror(tmp_path), place, lambda: names, timedelta(days=1), skips_others=skips_others)
+
+    assert [TOPIC] == list(rounds(skips_others=True).round())
+    outcome = rounds(skips_others=False).round()["foreign"]
+    assert "is a Delta table, but none of korvet's" in (outcome.error or "")
+
+
+def test_catalogue_assigns_the_ids_of_columns(tmp_path: Path) -> None:
+    grown(typed(tmp_path), item="nut")
+    sql = SqlCatalog("korvet", uri=f"sqlite:///{tmp_path}/catalogue.db", warehouse=str(tmp_path))
+
+    Mirror(sql, "korvet").update(Original.open(lake(tmp_path), TOPIC))
+
+    found = sql.load_table(("korvet", TOPIC)).scan().to_arrow().to_pylist()
+    assert [("nut", 0)] == [(row["item"], row["_offset"]) for row in found]
