@@ -98,13 +98,15 @@ class Sharing:
         if has_acknowledgements:
             raise InvalidRequest("The first request of a share session cannot acknowledge records.")
         session = self.sessions.open(key)
-        context.at_disconnect[key] = partial(self.sessions.disconnected, session)
+        if context.at_disconnect is not None:
+            context.at_disconnect[key] = partial(self.sessions.disconnected, session)
         return session
 
     async def end(self, context: RequestContext, session: ShareSession) -> None:
         """End a session at its client's request, and release its member's records."""
         self.sessions.close(session)
-        context.at_disconnect.pop(session.key, None)
+        if context.at_disconnect is not None:
+            context.at_disconnect.pop(session.key, None)
         await self.release(session)
 
 

@@ -365,8 +365,8 @@ class ServedConnection:
             self.peer,
             request.api.name,
             request.frame_size,
-            at_disconnect=self._at_disconnect,
         )
+        context.at_disconnect = self._at_disconnect
         context.objects, self._objects = self._objects, None
         reservation = self.receiver.taken(request.frame_size)
         is_produce = request.api.key == PRODUCE
