@@ -6,11 +6,22 @@ from collections import Counter
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
+from uuid import UUID
 
 import pytest
+from attrs import evolve
 from confluent_kafka import AcknowledgeType, Message, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from conformance.peers import Peer
+from conformance.scenarios.records import batch
+from conformance.talk import Connection, Talk
+from korvet.protocol.messages.share_fetch import (
+    FetchPartition,
+    FetchTopic,
+    ShareFetchRequest,
+    ShareFetchResponse,
+)
 from tests.clients.confluent import Confluent
 from tests.clients.interface import LIMIT_S
 from tests.processes import KorvetProcess
@@ -138,3 +149,43 @@ def test_what_a_worker_leaves_behind_goes_to_another(broker: KorvetProcess, topi
             staying.acknowledge(message)
 
     assert ["1"] == values
+
+
+def test_the_end_of_a_connection_releases_records(broker: KorvetProcess, topic: str) -> None:
+    configure(broker, topic, "share.auto.offset.reset", "earliest")
+    with Talk(Peer(topic, int(broker.bootstrap_servers.rpartition(":")[2])), topic) as talk:
+        talk.topic("jobs")
+        talk.fill("jobs", batch(b"0"))
+        fetch = fetch_of(talk.topic_id("jobs"), topic)
+        first = talk.ask(fetch, 2)
+        # Another broker may lead the partition: the response has its address.
+        port = next((each.port for each in first.node_endpoints), talk.peer.port)
+        lost, staying = Connection(port), Connection(port)
+        taken = first if port == talk.peer.port else talk.ask(fetch, 2, on=lost)
+        (talk._connections[0] if taken is first else lost).close()
+        again = talk.ask(evolve(fetch, member_id="next", max_wait_ms=10_000), 2, on=staying)
+        lost.close()
+        staying.close()
+
+    assert [[1], [2]] == [deliveries(taken), deliveries(again)]
+
+
+def fetch_of(topic_id: UUID, group_id: str) -> ShareFetchRequest:
+    """Return the first request of a member for one record of the partition 0."""
+    partition = FetchPartition(partition_index=0, acknowledgement_batches=[])
+    return ShareFetchRequest(
+        group_id=group_id,
+        member_id="lost",
+        share_session_epoch=0,
+        max_wait_ms=0,
+        min_bytes=1,
+        max_records=1,
+        batch_size=1,
+        topics=[FetchTopic(topic_id=topic_id, partitions=[partition])],
+        forgotten_topics_data=[],
+    )
+
+
+def deliveries(response: ShareFetchResponse) -> list[int]:
+    """Return the delivery counts of what was acquired."""
+    return [each.delivery_count for each in response.responses[0].partitions[0].acquired_records]
