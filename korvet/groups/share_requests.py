@@ -14,7 +14,7 @@ from korvet.protocol.errors import GroupIdNotFound
 
 
 def share_limits_of(config: Config, own: Mapping[str, str]) -> ShareGroupLimits:
-    """Return the limits of a group with settings of its own, within the present bounds of the broker."""
+    """Return the limits of a group: its own settings, within the present bounds of the broker."""
 
     def bounded(name: str) -> int:
         least, default, most = (
