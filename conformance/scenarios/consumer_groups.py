@@ -228,5 +228,5 @@ def classic_members_of_an_empty_group(talk: Talk, _version: int) -> None:
     heartbeat = HeartbeatRequest(group_id=group, generation_id=1, member_id="b")
     talk.ask(heartbeat, 4, "a classic heartbeat")
     member.send("leaves", member_epoch=-1)
+    # Whether the group is a classic one right after this depends on when Kafka commits its log.
     talk.ask(join(group), 9, "a classic member joins")
-    describe(talk, group, "then")

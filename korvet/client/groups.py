@@ -46,13 +46,20 @@ class ListedGroup:
 
 @frozen
 class GroupMember:
-    """A member. `assignment` is also empty if its format is unknown (Kafka Connect)."""
+    """A member. `assignment` is also empty if its format is unknown (Kafka Connect).
+
+    In a group whose broker assigns, the assignment has the partitions that the member owns now, and `epoch` is that of
+    the last target that the member has reached.
+    """
 
     member_id: str
     group_instance_id: str | None
     client_id: str
     client_host: str
     assignment: tuple[TopicPartition, ...]
+    target: tuple[TopicPartition, ...] | None = None  # None in a classic group, as the epoch
+    epoch: int | None = None
+    is_classic: bool = True  # it uses the classic protocol
 
 
 @frozen
@@ -132,16 +139,23 @@ async def _describe_consumer(client: Client, group_id: str) -> Group:
                 each.instance_id,
                 each.client_id,
                 each.client_host,
-                tuple(
-                    sorted(
-                        TopicPartition(topic.topic_name, number)
-                        for topic in each.assignment.topic_partitions
-                        for number in topic.partitions
-                    )
-                ),
+                _partitions(each.assignment),
+                _partitions(each.target_assignment),
+                each.member_epoch,
+                each.member_type == consumer_group_describe.CLASSIC_MEMBER,
             )
             for each in described.members
         ),
+    )
+
+
+def _partitions(assignment: consumer_group_describe.Assignment) -> tuple[TopicPartition, ...]:
+    return tuple(
+        sorted(
+            TopicPartition(topic.topic_name, number)
+            for topic in assignment.topic_partitions
+            for number in topic.partitions
+        )
     )
 
 

@@ -31,19 +31,21 @@ OTHERS = (
     "transactions",
     "transactional_ids",
     "markers",
+    "topic_partitions",
 )
 REPEATED = (*TOPICS, *PARTITIONS, *GROUPS, *OTHERS)
 # The names that a field of a response may have in the request.
 ALIASES = {
     "name": ("name", "topic"),
     "topic": ("topic", "name"),
+    "topic_name": ("topic_name", "name"),
     "user": ("name",),
     "index": ("index", "partition_index", "partition"),
     "partition": ("partition", "partition_index", "index"),
     "partition_index": ("partition_index", "partition", "index"),
 }
 # The fields that an element has its identity in, if it is only a string or a number in the request.
-IDENTITIES = ("name", "group_id", "key", "partition_index", "transactional_id")
+IDENTITIES = ("name", "group_id", "key", "partition_index", "partition_id", "transactional_id")
 
 Names = Mapping[UUID, str]
 
@@ -154,8 +156,7 @@ def mirrored_field(field: Field, source: Any, version: int, code: int) -> Any:
         if field.name in ERROR_CODES:
             return code
         if field.is_array and field.struct is not None and has_error(field.struct, version):
-            elements = (each for name in REPEATED for each in getattr(source, name, None) or ())
-            return [mirrored(field.struct, each, version, code) for each in elements]
+            return [mirrored(field.struct, each, version, code) for each in elements_of(source)]
         if isinstance(source, str | int):
             if field.name in IDENTITIES:
                 return source
@@ -164,6 +165,14 @@ def mirrored_field(field: Field, source: Any, version: int, code: int) -> Any:
                 if hasattr(source, name):
                     return getattr(source, name)
     return [] if field.is_array and field.default is not None else field.default
+
+
+def elements_of(source: Any) -> Iterator[Any]:
+    """Yield what a request, or a part of it, names, and what has an entry of its own in the response."""
+    for name in REPEATED:
+        yield from getattr(source, name, None) or ()
+    for directory in getattr(source, "dirs", ()):
+        yield from directory.topics
 
 
 def has_error(cls: type[Any], version: int) -> bool:

@@ -83,7 +83,8 @@ JOIN = (Timer.JOIN, "")
 SYNC = (Timer.SYNC, "")
 
 
-def _new_member_id(prefix: str) -> str:
+def new_member_id(prefix: str) -> str:
+    """Return a member id that no other member has."""
     return f"{prefix[:LONGEST_PREFIX]}-{uuid4()}"
 
 
@@ -93,7 +94,7 @@ class ClassicGroup:
 
     group_id: str
     limits: GroupLimits = field(factory=GroupLimits)
-    new_member_id: Callable[[str], str] = _new_member_id
+    new_member_id: Callable[[str], str] = new_member_id
     state: State = State.EMPTY
     generation_id: int = 0
     protocol_type: str | None = None
@@ -153,6 +154,11 @@ class ClassicGroup:
             keeps_id = not isinstance(error, GroupMaxSizeReached)
             member_id = join.member_id if keeps_id else NEW_MEMBER
             self._answer(ticket, Joined(error_code=error.error_code, member_id=member_id))
+
+    def expect(self, member_id: str) -> None:
+        """Accept the next join with a member id that a client got before this group was created."""
+        if member_id != NEW_MEMBER:
+            self._pending[member_id] = None
 
     def sync(self, sync: Sync, ticket: Ticket, now_ms: float) -> None:
         """Request an assignment. The answer comes once the leader has sent the assignments."""

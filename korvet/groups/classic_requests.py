@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from korvet.groups import mixed
-from korvet.groups.classic import ClassicGroup
+from korvet.groups.classic import ClassicGroup, new_member_id
 from korvet.groups.consumer import ConsumerGroup
 from korvet.groups.consumer_members import ConsumerLimits
 from korvet.groups.machine import Group, GroupMachine
-from korvet.groups.members import Join, Leave, Sync, Ticket
+from korvet.groups.members import Join, Joined, Leave, Sync, Ticket
 from korvet.groups.share import ShareGroup
 from korvet.groups.subscriptions import Topics
-from korvet.protocol.errors import ErrorCode, InconsistentGroupProtocol, UnknownMemberId
+from korvet.protocol.errors import ErrorCode, InconsistentGroupProtocol, MemberIdRequired, UnknownMemberId
 
 
 @frozen
@@ -58,10 +58,16 @@ def _join_empty(
     ticket: Ticket,
     now_ms: float,
 ) -> None:
+    if request.needs_member_id:
+        # The group remains a consumer group until the client has joined with the id.
+        answer = Joined(error_code=MemberIdRequired.error_code, member_id=new_member_id(request.client_id))
+        empty.answers.append((ticket, answer))
+        return
     # Stored commits are fenced by the generation, so that it must not fall. Kafka begins with generation 1 again.
     new = ClassicGroup(empty.group_id, limits.classic, generation_id=empty.epoch)
+    new.expect(request.member_id)
     new.join(request, ticket, now_ms)
-    if new.members or new.has_newcomers:
+    if new.members:
         machine.convert(new)
     else:
         empty.answers += new.answers

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import trio
 from attrs import define, field
@@ -72,8 +72,6 @@ from korvet.protocol.text import LONGEST_ID_BYTES, is_longer, quoted
 from korvet.storage.interface import GROUP, OffsetAndMetadata, ProducerTransaction, Storage, TopicPartition
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 NO_GENERATION = -1
 
@@ -194,18 +192,15 @@ class GroupCoordinator:
         _check_group_id(group_id)
         self._check_join(join)
         ticket = Ticket()
-
-        def send(held: HeldGroup, topics: Topics) -> HeldGroup:
+        async with self.runtime.hold(group_id) as held:
+            group = held.machine.group
             if join.member_id and not held.exists:
                 raise UnknownMemberId
-            limits = self.consumer_limits(group_id)
-            classic_requests.join(held.machine, join, topics, limits, ticket, current_ms())
-            return held
-
-        held = await self._with_topics(group_id, send)
+            if is_classic := isinstance(group, ClassicGroup):
+                group.join(join, ticket, current_ms())
+        if not is_classic:
+            await self._join_consumer_group(group_id, join, ticket)
         answer = await ticket.wait(parked)
-        if isinstance(held.machine.group, ConsumerGroup):
-            await self._assign(group_id, held)
         if isinstance(answer, Joined):
             return answer
         raise NotCoordinator
@@ -217,11 +212,14 @@ class GroupCoordinator:
         if any(len(each) > self.config.group_max_metadata_bytes for each in sync.assignments.values()):
             raise InvalidRequest("an assignment is larger than group.max.metadata.bytes")
         ticket = Ticket()
-
-        def send(held: HeldGroup, topics: Topics) -> None:
-            classic_requests.sync(held.machine.group, sync, topics, ticket, current_ms())
-
-        await self._with_topics(group_id, send)
+        async with self.runtime.hold(group_id) as held:
+            group = held.machine.group
+            if is_classic := isinstance(group, ClassicGroup):
+                group.sync(sync, ticket, current_ms())
+        if not is_classic:
+            topics = await self._topics()
+            async with self.runtime.hold(group_id) as held:
+                classic_requests.sync(held.machine.group, sync, topics, ticket, current_ms())
         answer = await ticket.wait(parked)
         if isinstance(answer, Synced):
             return answer
@@ -241,12 +239,15 @@ class GroupCoordinator:
             with suppress(FencedInstanceId):  # the runtime confirms it below
                 machine.group.heartbeat(member_id, group_instance_id, generation_id, now_ms)
                 return
-
-        def send(held: HeldGroup, topics: Topics) -> None:
-            beat = classic_requests.ClassicBeat(member_id, group_instance_id, generation_id)
-            classic_requests.heartbeat(held.machine.group, beat, topics, current_ms())
-
-        await self._with_topics(group_id, send)
+        beat = classic_requests.ClassicBeat(member_id, group_instance_id, generation_id)
+        async with self.runtime.hold(group_id) as held:
+            group = held.machine.group
+            if is_classic := isinstance(group, ClassicGroup):
+                classic_requests.heartbeat(group, beat, {}, current_ms())
+        if not is_classic:
+            topics = await self._topics()
+            async with self.runtime.hold(group_id) as held:
+                classic_requests.heartbeat(held.machine.group, beat, topics, current_ms())
 
     @VERBS.add()
     async def leave(self, group_id: str, leaving: Sequence[Leave]) -> list[ErrorCode]:
@@ -255,14 +256,12 @@ class GroupCoordinator:
         async with self.runtime.hold(group_id) as held:
             return classic_requests.leave(held.machine.group, leaving, current_ms())
 
-    async def _with_topics(self, group_id: str, call: Callable[[HeldGroup, Topics], T]) -> T:
-        """Call with the group held, and with the existing topics if it is a consumer group."""
-        async with self.runtime.hold(group_id) as held:
-            if isinstance(held.machine.group, ClassicGroup):
-                return call(held, {})
+    async def _join_consumer_group(self, group_id: str, join: Join, ticket: Ticket) -> None:
         topics = await self._topics()
+        limits = self.consumer_limits(group_id)
         async with self.runtime.hold(group_id) as held:
-            return call(held, topics)
+            classic_requests.join(held.machine, join, topics, limits, ticket, current_ms())
+        await self._assign(group_id, held)
 
     # --- Members of consumer groups ---------------------------------------------------------------------
 

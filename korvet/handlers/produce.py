@@ -34,7 +34,7 @@ from time import monotonic
 
 from attrs import frozen
 
-from korvet.broker.broker import Broker, partition_of
+from korvet.broker.broker import Broker
 from korvet.broker.context import Disconnect, PendingResponse, RequestContext
 from korvet.broker.topics import INTERNAL_TOPICS, MAX_NAME_LENGTH, TopicRules
 from korvet.broker.transactional import (
@@ -58,6 +58,7 @@ from korvet.protocol.errors import (
     NotLeaderOrFollower,
     TransactionalIdAuthorizationFailed,
     UnknownTopicId,
+    UnknownTopicOrPartition,
     detached,
 )
 from korvet.protocol.messages.produce import (
@@ -350,7 +351,9 @@ async def _take(
             batch = await _checked(broker, context, topic, partition)
             if batch.is_transactional and request.transactional_id is None:
                 raise RequestRefused(TransactionalIdAuthorizationFailed("the batch is in no transaction"))
-            batches[partition_of(topic, partition.index)] = batch
+            if not 0 <= tp.partition < topic.partitions:
+                raise UnknownTopicOrPartition(f"topic {topic.name!r} has no partition {tp.partition}")
+            batches[tp] = batch
         except KafkaError as error:
             batches.pop(tp, None)
             outcomes[tp] = detached(error)

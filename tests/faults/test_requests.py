@@ -12,6 +12,12 @@ import pytest
 from korvet.faults.requests import Selection, groups_of, has_error, merged, refusal, topic_ids
 from korvet.handlers import APIS
 from korvet.protocol.codec import decode
+from korvet.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
+)
 from korvet.protocol.messages.delete_topics import DeleteTopicsRequest
 from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from korvet.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -127,4 +133,16 @@ def test_refused_part_is_merged_with_the_response_to_the_rest() -> None:
         (topic.name, each.partition_index, each.error_code)
         for topic in found.topics
         for each in topic.partitions
+    ]
+
+
+def test_topics_of_log_directories_are_entries_of_the_response() -> None:
+    topics = [AlterReplicaLogDirTopic(name=name, partitions=[0, 1]) for name in ("a", "b")]
+    request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path="/x", topics=topics)])
+
+    refused = refusal(AlterReplicaLogDirsResponse, request, 2, CODE, is_part=False)
+
+    assert [("a", [(0, CODE), (1, CODE)]), ("b", [(0, CODE), (1, CODE)])] == [
+        (each.topic_name, [(p.partition_index, p.error_code) for p in each.partitions])
+        for each in refused.results
     ]

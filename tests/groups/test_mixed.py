@@ -81,14 +81,13 @@ class Mixed:
     def join(
         self, name: str, *, instance: str | None = None, owned: tuple[int, ...] = (), **fields: Any
     ) -> str:
-        given: dict[str, Any] = {"protocols": (("range", subscription(owned)),)}
+        given: dict[str, Any] = {"protocols": (("range", subscription(owned)),), "can_be_sent_away": False}
         request = Join(
             member_id=self.ids.get(name, ""),
             group_instance_id=instance,
             client_id=name,
             session_timeout_ms=50_000,
             rebalance_timeout_ms=REBALANCE_MS,
-            can_be_sent_away=False,
             **(given | fields),
         )
         classic_requests.join(self.machine, request, self.topics, self.limits, f"{name} joins", self.now_ms)
@@ -197,6 +196,19 @@ def classic_group(talk: Mixed | None = None, **shares: tuple[int, ...]) -> Mixed
     return talk
 
 
+def test_empty_consumer_group_changes_its_type_when_a_client_joins_with_its_id() -> None:
+    talk = Mixed()
+    talk.consume("new")
+    talk.consume("new", epoch=-1)
+
+    assert "MEMBER_ID_REQUIRED" == talk.join("a", can_be_sent_away=True)
+    assert "INCONSISTENT_GROUP_PROTOCOL" == talk.join("b", protocols=())
+    assert "consumer" == type_of(talk.machine.group)
+    talk.ids["a"] = "a-with-the-id"
+    assert "4" == talk.join("a", can_be_sent_away=True)
+    assert "classic" == type_of(talk.machine.group)
+
+
 # --- Up ---------------------------------------------------------------------------------------------------
 
 
@@ -228,8 +240,6 @@ def test_requests_that_wait_are_answered_when_the_group_is_upgraded() -> None:
 def test_group_that_was_rebalancing_gets_a_new_target_for_a_replaced_static_member() -> None:
     talk = Mixed()
     talk.join("a", instance="i")
-    talk.wait(1)
-    talk.joined("a")
 
     assert "2: 0 1 2 3" == talk.consume("new", instance="i")
 

@@ -22,6 +22,10 @@ from korvet.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from korvet.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from korvet.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tests.web.asgi import Browser
 from tests.web.conftest import NewPage
@@ -192,6 +196,25 @@ async def initialized(client: Client, transactional_id: str) -> InitProducerIdRe
     answer = await client.request(request, InitProducerIdResponse)
     assert 0 == answer.error_code
     return answer
+
+
+async def test_a_group_whose_broker_assigns_shows_targets_and_epochs(
+    new_page: NewPage, client: Client
+) -> None:
+    await client.create_topic("t")
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="assigned",
+        member_id="first",
+        member_epoch=0,
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )
+    answer = await client.request(request, ConsumerGroupHeartbeatResponse, group_id="assigned")
+    page = (await new_page().get("/group?id=assigned")).text
+
+    assert 0 == answer.error_code
+    assert '<td>t-0</td><td>reached</td><td class="number">2</td><td>consumer</td>' in page
 
 
 async def test_a_group_has_lag_and_a_reset_with_preview(new_page: NewPage, client: Client) -> None:

@@ -69,6 +69,7 @@ async def _page_of(site: Site, request: Request, visitor: Visitor, faults: Mappi
     found = await committed_offsets(visitor.client, group_id, owners)
     values = {
         "group": described,
+        "assigns": any(member.target is not None for member in described.members),
         "plot": plot_of(site.histories.of(visitor).lag(group_id)),
         "offsets": found,
         "owners": owners,
