@@ -60,8 +60,11 @@ SETTINGS: Mapping[str, str] = {
     "log.retention.check.interval.ms": "500",
     "log.cleaner.backoff.ms": "500",
 }
-#: The delay until Kafka's housekeeping begins.
-KAFKA_SETTINGS: Mapping[str, str] = {"log.initial.task.delay.ms": "500"}
+#: The delay until Kafka's housekeeping begins, and until it assigns partitions of share groups again.
+KAFKA_SETTINGS: Mapping[str, str] = {
+    "log.initial.task.delay.ms": "500",
+    "group.share.assignment.interval.ms": "0",
+}
 REDIS_SETTINGS: Mapping[str, Mapping[str, str]] = {
     RECORDS: {"storage.layout": "record", "offset.mapping": "timestamp"},
     BATCHES: {"storage.layout": "batch", "offset.mapping": "dense"},

@@ -36,6 +36,7 @@ from korvet.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
+from korvet.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from korvet.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
@@ -53,6 +54,7 @@ from korvet.protocol.messages.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from korvet.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest
 from korvet.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from korvet.protocol.messages.describe_acls import DescribeAclsRequest
 from korvet.protocol.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
@@ -63,6 +65,10 @@ from korvet.protocol.messages.describe_log_dirs import DescribableLogDirTopic, D
 from korvet.protocol.messages.describe_producers import DescribeProducersRequest
 from korvet.protocol.messages.describe_producers import TopicRequest as ProducersOfTopic
 from korvet.protocol.messages.describe_quorum import AskedPartition, AskedTopic, DescribeQuorumRequest
+from korvet.protocol.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+)
 from korvet.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from korvet.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from korvet.protocol.messages.describe_user_scram_credentials import (
@@ -107,6 +113,10 @@ from korvet.protocol.messages.offset_for_leader_epoch import (
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from korvet.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from korvet.protocol.messages.share_acknowledge import ShareAcknowledgeRequest
+from korvet.protocol.messages.share_fetch import ShareFetchRequest
+from korvet.protocol.messages.share_group_describe import ShareGroupDescribeRequest
+from korvet.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from korvet.protocol.messages.sync_group import SyncGroupRequest
 from korvet.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -600,6 +610,61 @@ def consumer_group_heartbeat(talk: Talk, version: int) -> ConsumerGroupHeartbeat
 def consumer_group_describe(talk: Talk, version: int) -> ConsumerGroupDescribeRequest:
     groups = [talk.name(GROUP), talk.name("missing")]
     return ConsumerGroupDescribeRequest(group_ids=groups, include_authorized_operations=True)
+
+
+@row(ShareGroupHeartbeatRequest)
+def share_group_heartbeat(talk: Talk, version: int) -> ShareGroupHeartbeatRequest:
+    return ShareGroupHeartbeatRequest(
+        group_id=talk.name(GROUP),
+        member_id="stranger",
+        member_epoch=1,
+        subscribed_topic_names=[talk.name(short) for short in TOPICS],
+    )
+
+
+@row(ShareGroupDescribeRequest)
+def share_group_describe(talk: Talk, version: int) -> ShareGroupDescribeRequest:
+    groups = [talk.name(GROUP), talk.name("missing")]
+    return ShareGroupDescribeRequest(group_ids=groups, include_authorized_operations=True)
+
+
+@row(ShareFetchRequest)
+def share_fetch(talk: Talk, version: int) -> ShareFetchRequest:
+    return ShareFetchRequest(
+        group_id=talk.name(GROUP),
+        member_id="stranger",
+        share_session_epoch=7,
+        max_wait_ms=0,
+        min_bytes=0,
+        max_records=1,
+        batch_size=1,
+        topics=[],
+        forgotten_topics_data=[],
+    )
+
+
+@row(ShareAcknowledgeRequest)
+def share_acknowledge(talk: Talk, version: int) -> ShareAcknowledgeRequest:
+    return ShareAcknowledgeRequest(
+        group_id=talk.name(GROUP), member_id="stranger", share_session_epoch=7, topics=[]
+    )
+
+
+@row(DescribeShareGroupOffsetsRequest)
+def describe_share_group_offsets(talk: Talk, version: int) -> DescribeShareGroupOffsetsRequest:
+    return DescribeShareGroupOffsetsRequest(
+        groups=[DescribeShareGroupOffsetsRequestGroup(group_id=talk.name("missing"), topics=None)]
+    )
+
+
+@row(AlterShareGroupOffsetsRequest)
+def alter_share_group_offsets(talk: Talk, version: int) -> AlterShareGroupOffsetsRequest:
+    return AlterShareGroupOffsetsRequest(group_id=talk.name(GROUP), topics=[])
+
+
+@row(DeleteShareGroupOffsetsRequest)
+def delete_share_group_offsets(talk: Talk, version: int) -> DeleteShareGroupOffsetsRequest:
+    return DeleteShareGroupOffsetsRequest(group_id=talk.name("missing"), topics=[])
 
 
 @row(DescribeGroupsRequest, 0, 3, 5, 6)

@@ -15,6 +15,7 @@ from conformance.scenarios import (
     quotas,
     sasl,
     sessions,
+    share_groups,
     topics,
     transactions,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "quotas",
     "sasl",
     "sessions",
+    "share_groups",
     "topics",
     "transactions",
 ]

@@ -28,6 +28,7 @@ from korvet.broker.group_settings import GroupSettings, GroupSettingsStore
 from korvet.broker.limits import AnswerBudget, share_of
 from korvet.broker.producer_ids import ProducerIds
 from korvet.broker.quotas import ClientQuotas
+from korvet.broker.sharing import Sharing, open_sharing
 from korvet.broker.storage_defaults import storage_defaults
 from korvet.broker.topics import NewTopic, PlannedTopic, TopicRules, plan, rules_of
 from korvet.cluster.membership import Membership
@@ -114,6 +115,7 @@ class Broker:
     dynamic: BrokerSettingsStore = field(init=False, repr=False)
     fetch_sessions: FetchSessions = field(init=False, repr=False)
     group_settings: GroupSettingsStore = field(init=False, repr=False)
+    share: Sharing = field(init=False, repr=False)
     # Called with the configuration whenever its dynamic values have changed.
     reconfigured: list[Callable[[Config], None]] = field(factory=list, repr=False)
     _rules: dict[str, tuple[Topic, TopicRules]] = field(factory=dict, repr=False)
@@ -130,6 +132,7 @@ class Broker:
             share_of(slots, processes), share_of(PARTITIONS_AT_MOST, processes)
         )
         self.group_settings = GroupSettingsStore(self._storage, self._use_group_settings)
+        self.share = open_sharing(self._storage, self.config, self.groups)
 
     def _use_group_settings(self, values: GroupSettings) -> None:
         self.groups.settings = values
@@ -396,6 +399,7 @@ class Broker:
         """Delete a topic and its cached state. Raises UnknownTopicOrPartition if it does not exist any more."""
         await self._storage.delete_topic(topic)
         await self.log.forget(topic)
+        await self.share.coordinator.forget_topic(topic.topic_id)
         self._partition_count -= topic.partitions
         self._rules.pop(topic.name, None)
 

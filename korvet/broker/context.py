@@ -89,6 +89,8 @@ class RequestContext:
     decisions: RequestDecisions | None = None  # the authorizer's, for the audit log
     # Called when the server is done with the request: with the size of the response in bytes, or -1 if it was not sent.
     ended: Callable[[int], None] | None = None
+    # Functions to call when the connection has ended. All requests of a connection have the same mapping.
+    at_disconnect: dict[object, Callable[[], None]] | None = None
 
     def release_objects(self) -> None:
         """Let other large requests take the memory that this one has taken, if it is one."""

@@ -6,6 +6,7 @@ not have is the broker's `group.…` of that name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from attrs import frozen
 
 from korvet.broker.alterations import SettingChange, SettingOperation
 from korvet.config import Config, Kind
-from korvet.config.kinds import boolean, integer
+from korvet.config.kinds import boolean, integer, one_of
 from korvet.protocol.errors import InvalidConfig, InvalidRequest
 from korvet.security.shared_document import SharedDocument
 
@@ -22,6 +23,14 @@ GroupSettings = Mapping[str, Mapping[str, str]]
 
 SESSION_TIMEOUT, HEARTBEAT_INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 ASSIGNMENT_INTERVAL = "consumer.assignment.interval.ms"
+SHARE_SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL = "share.session.timeout.ms", "share.heartbeat.interval.ms"
+SHARE_OFFSET_RESET, SHARE_ISOLATION_LEVEL = "share.auto.offset.reset", "share.isolation.level"
+SHARE_RENEW = "share.renew.acknowledge.enable"
+#: ISO 8601, as Java's Duration parses it, without signs.
+DURATION = re.compile(
+    r"by_duration:P(?:(\d{1,6})D)?(?:T(?=\d)(?:(\d{1,7})H)?(?:(\d{1,9})M)?(?:(\d{1,11}(?:\.\d{1,9})?)S)?)?",
+    re.IGNORECASE,
+)
 
 
 @frozen
@@ -33,11 +42,48 @@ class GroupSetting:
     help: str
     default: Callable[[Config], Any]
     bounds: Callable[[Config], tuple[int, int]] | None = None
+    has_broker_setting: bool = True
 
     @property
-    def broker_setting(self) -> str:
-        """The broker's setting that applies to groups without a value."""
-        return f"group.{self.name}"
+    def broker_setting(self) -> str | None:
+        """The broker's setting that applies to groups without a value, if there is one."""
+        return f"group.{self.name}" if self.has_broker_setting else None
+
+
+def _share_setting(name: str, at_least: int, help_: str) -> GroupSetting:
+    """Return a setting of share groups whose default and bounds are settings of the broker."""
+    noun = name.removeprefix("share.").replace(".", "_")
+
+    def bounds(config: Config) -> tuple[int, int]:
+        return getattr(config, f"group_share_min_{noun}"), getattr(config, f"group_share_max_{noun}")
+
+    return GroupSetting(
+        name,
+        integer(at_least=at_least),
+        help_,
+        lambda config: getattr(config, f"group_share_{noun}"),
+        bounds,
+    )
+
+
+def _offset_reset() -> Kind[str]:
+    """Return the kind of the offsets at which a share group begins."""
+
+    def parse(value: Any) -> str:
+        if value not in ("latest", "earliest") and duration_ms(str(value)) is None:
+            raise ValueError(f"{value!r} is not one of them")
+        return str(value)
+
+    return Kind("string", "latest, earliest, by_duration:PnDTnHnMn.nS", parse)
+
+
+def duration_ms(text: str) -> int | None:
+    """Return the milliseconds of by_duration:PnDTnHnMn.nS, or None for another text."""
+    found = DURATION.fullmatch(text)
+    if found is None or not any(found.groups()):
+        return None
+    days, hours, minutes, seconds = (float(each or 0) for each in found.groups())
+    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
 
 #: All settings of groups by name.
@@ -74,10 +120,46 @@ GROUP_SETTINGS: Final[Mapping[str, GroupSetting]] = {
                 config.group_consumer_max_session_timeout_ms,
             ),
         ),
+        GroupSetting(
+            SHARE_OFFSET_RESET,
+            _offset_reset(),
+            "offset at which a share group begins with a partition: the latest, the earliest, or that of a time ago",
+            lambda _: "latest",
+            has_broker_setting=False,
+        ),
+        _share_setting("share.delivery.count.limit", 2, "deliveries after which the group archives a record"),
+        _share_setting(SHARE_HEARTBEAT_INTERVAL, 1, "time between two heartbeats of a member"),
+        GroupSetting(
+            SHARE_ISOLATION_LEVEL,
+            one_of("read_committed", "read_uncommitted"),
+            "whether a share group gets records of open and aborted transactions",
+            lambda _: "read_uncommitted",
+            has_broker_setting=False,
+        ),
+        _share_setting(
+            "share.partition.max.record.locks", 100, "maximum number of records of a partition in flight"
+        ),
+        _share_setting(
+            "share.record.lock.duration.ms",
+            1000,
+            "time for which a member locks the records that it acquires",
+        ),
+        GroupSetting(
+            SHARE_RENEW,
+            boolean(),
+            "whether members may renew the locks of records",
+            lambda _: True,
+            has_broker_setting=False,
+        ),
+        _share_setting(SHARE_SESSION_TIMEOUT, 1, "time without a heartbeat after which a member is removed"),
     )
 }
 #: Kafka's settings of what korvet does not have. They are stored, and have no effect.
-WITHOUT_EFFECT: Final[Mapping[str, Kind[Any]]] = {"consumer.assignor.offload.enable": boolean()}
+WITHOUT_EFFECT: Final[Mapping[str, Kind[Any]]] = {
+    "consumer.assignor.offload.enable": boolean(),
+    "share.assignment.interval.ms": integer(at_least=0),
+    "share.assignor.offload.enable": boolean(),
+}
 
 
 class GroupSettingsStore(SharedDocument[GroupSettings]):
@@ -135,12 +217,10 @@ def _kind_of(name: str) -> Kind[Any] | None:
 
 def _validated(given: dict[str, str], config: Config) -> dict[str, str]:
     values = {name: _parsed(name, value, config) for name, value in given.items()}
-    session, interval = (
-        values.get(name, GROUP_SETTINGS[name].default(config))
-        for name in (SESSION_TIMEOUT, HEARTBEAT_INTERVAL)
-    )
-    if session <= interval and {SESSION_TIMEOUT, HEARTBEAT_INTERVAL} & given.keys():
-        raise InvalidConfig(f"{SESSION_TIMEOUT} must be greater than or equal to {HEARTBEAT_INTERVAL}.")
+    for names in ((SESSION_TIMEOUT, HEARTBEAT_INTERVAL), (SHARE_SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL)):
+        session, interval = (values.get(name, GROUP_SETTINGS[name].default(config)) for name in names)
+        if session <= interval and given.keys() & {*names}:
+            raise InvalidConfig(f"{names[0]} must be greater than or equal to {names[1]}.")
     return given
 
 

@@ -406,6 +406,71 @@ class Config:
         "time after which the regular expressions of such a group are matched with the topics again",
         unit="ms",
     )
+    group_share_session_timeout_ms: int = _setting(
+        integer(at_least=1),
+        45_000,
+        "time without a heartbeat after which a share group (KIP-932) removes a member",
+        unit="ms",
+    )
+    group_share_min_session_timeout_ms: int = _setting(
+        integer(at_least=1), 45_000, "minimum session timeout that a share group may have", unit="ms"
+    )
+    group_share_max_session_timeout_ms: int = _setting(
+        integer(at_least=1), 60_000, "maximum session timeout that a share group may have", unit="ms"
+    )
+    group_share_heartbeat_interval_ms: int = _setting(
+        integer(at_least=1), 5000, "time between two heartbeats of a member of a share group", unit="ms"
+    )
+    group_share_min_heartbeat_interval_ms: int = _setting(
+        integer(at_least=1), 5000, "minimum heartbeat interval that a share group may have", unit="ms"
+    )
+    group_share_max_heartbeat_interval_ms: int = _setting(
+        integer(at_least=1), 15_000, "maximum heartbeat interval that a share group may have", unit="ms"
+    )
+    group_share_max_size: int = _setting(
+        integer(at_least=1, at_most=1000), 200, "maximum number of members of a share group"
+    )
+    group_share_delivery_count_limit: int = _setting(
+        integer(at_least=2, at_most=10), 5, "deliveries after which a share group archives a record"
+    )
+    group_share_min_delivery_count_limit: int = _setting(
+        integer(at_least=2, at_most=5), 2, "minimum delivery count limit that a share group may have"
+    )
+    group_share_max_delivery_count_limit: int = _setting(
+        integer(at_least=5, at_most=25), 10, "maximum delivery count limit that a share group may have"
+    )
+    group_share_record_lock_duration_ms: int = _setting(
+        integer(at_least=1000, at_most=3_600_000),
+        30_000,
+        "time for which a member of a share group locks the records that it acquires",
+        unit="ms",
+    )
+    group_share_min_record_lock_duration_ms: int = _setting(
+        integer(at_least=1000, at_most=30_000),
+        15_000,
+        "minimum lock duration that a share group may have",
+        unit="ms",
+    )
+    group_share_max_record_lock_duration_ms: int = _setting(
+        integer(at_least=30_000, at_most=3_600_000),
+        60_000,
+        "maximum lock duration that a share group may have",
+        unit="ms",
+    )
+    group_share_partition_max_record_locks: int = _setting(
+        integer(at_least=100, at_most=10_000),
+        2000,
+        "maximum number of records of a partition that a share group has in flight",
+    )
+    group_share_min_partition_max_record_locks: int = _setting(
+        integer(at_least=100, at_most=2000), 100, "minimum of that number that a share group may have"
+    )
+    group_share_max_partition_max_record_locks: int = _setting(
+        integer(at_least=2000, at_most=10_000), 4000, "maximum of that number that a share group may have"
+    )
+    group_share_max_share_sessions: int = _setting(
+        integer(at_least=1), 2000, "maximum number of share sessions; all processes together have as many"
+    )
     offsets_retention_minutes: int = _setting(
         integer(at_least=1),
         7 * 24 * 60,
@@ -762,6 +827,7 @@ def _contradictions(config: Config) -> Iterator[str]:
             f" {config.group_max_session_timeout_ms}"
         )
     yield from _consumer_group_contradictions(config)
+    yield from _share_group_contradictions(config)
     if not config.max_connections_per_ip and not config.max_connections_per_ip_overrides:
         yield "$.max.connections.per.ip: 0 requires max.connections.per.ip.overrides; accepted: at least 1"
     if config.processes > 1 and config.storage.startswith("memory:"):
@@ -786,6 +852,27 @@ def _consumer_group_contradictions(config: Config) -> Iterator[str]:
         )
     if not config.group_consumer_assignors:
         yield "$.group.consumer.assignors: the list is empty; accepted: uniform, range"
+
+
+def _share_group_contradictions(config: Config) -> Iterator[str]:
+    for noun in (
+        "session_timeout_ms",
+        "heartbeat_interval_ms",
+        "delivery_count_limit",
+        "record_lock_duration_ms",
+        "partition_max_record_locks",
+    ):
+        least, value, most = (
+            getattr(config, f"group_share_{prefix}{noun}") for prefix in ("min_", "", "max_")
+        )
+        if not least <= value <= most:
+            name = f"group.share.{dotted(noun)}"
+            yield f"$.{name}: {value} is not between its minimum and its maximum; accepted: {least} to {most}"
+    if config.group_share_session_timeout_ms <= config.group_share_heartbeat_interval_ms:
+        yield (
+            "$.group.share.session.timeout.ms: it is not above group.share.heartbeat.interval.ms; accepted: above"
+            f" {config.group_share_heartbeat_interval_ms}"
+        )
 
 
 def _security_contradictions(config: Config) -> Iterator[str]:

@@ -15,7 +15,7 @@ from uuid import UUID
 from attrs import define, field, frozen
 
 from korvet.groups.subscriptions import Assignment
-from korvet.protocol.steps import Steps
+from korvet.protocol.steps import Steps, at_once
 
 # Pairs of a member and a topic, or partitions, per step; a step takes some tenths of a millisecond.
 WORK_A_STEP = 1000
@@ -262,6 +262,64 @@ def _balance_topic(topic_id: UUID, subscribing: Sequence[_Share]) -> Steps[bool]
         moves += 1
         yield None
     return moves > 0
+
+
+# --- simple ----------------------------------------------------------------------------------------------
+
+
+def assign_shares(candidates: Sequence[Candidate], counts: Counts) -> Target:
+    """Assign the partitions of a share group, which several members may have.
+
+    Members that subscribe to the same topics are assigned together: each of their partitions has a member, each of them
+    has a partition, and sizes differ by at most one. A partition stays with its members if that permits it.
+    """
+    target: Target = {}
+    for topics in {candidate.topics for candidate in candidates}:
+        members = sorted((each for each in candidates if each.topics == topics), key=_place)
+        chosen = {topic_id: counts[topic_id] for topic_id in topics}
+        if len(members) <= sum(chosen.values()):
+            target |= at_once(assign_uniformly(members, chosen))
+        else:
+            target |= _one_each(members, chosen)
+    return target
+
+
+def _one_each(members: Sequence[Candidate], counts: Counts) -> Target:
+    """Give each member one partition. The numbers of members of the partitions differ by at most one."""
+    partitions = [
+        (topic_id, number) for topic_id in sorted(counts, key=_number) for number in range(counts[topic_id])
+    ]
+    if not partitions:
+        return {member.member_id: {} for member in members}
+    least, rest = divmod(len(members), len(partitions))
+    sizes = dict.fromkeys(partitions, 0)
+    kept: dict[str, tuple[UUID, int]] = {}
+    for member in members:
+        for partition in _pairs(member.previous):
+            if partition not in sizes or sizes[partition] > least or (sizes[partition] == least and not rest):
+                continue
+            rest -= sizes[partition] == least
+            sizes[partition] += 1
+            kept[member.member_id] = partition
+            break
+    heap = [(size, place, partition) for place, (partition, size) in enumerate(sizes.items())]
+    heapify(heap)
+    for member in members:
+        if member.member_id not in kept:
+            size, place, partition = heap[0]
+            kept[member.member_id] = partition
+            heapreplace(heap, (size + 1, place, partition))
+    return {
+        member.member_id: _settled({topic_id: frozenset((number,))}, member)
+        for member in members
+        for topic_id, number in (kept[member.member_id],)
+    }
+
+
+def _pairs(assignment: Assignment) -> Iterator[tuple[UUID, int]]:
+    for topic_id, partitions in assignment.items():
+        for partition in sorted(partitions):
+            yield topic_id, partition
 
 
 # The default is the first.

@@ -1,4 +1,7 @@
-"""Requests of classic members to a group of either type. Pure functions of a group and a request."""
+"""Requests of classic members to a group of any type. Pure functions of a group and a request.
+
+A share group has no classic members.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ from korvet.groups.consumer import ConsumerGroup
 from korvet.groups.consumer_members import ConsumerLimits
 from korvet.groups.machine import Group, GroupMachine
 from korvet.groups.members import Join, Joined, Leave, Sync, Ticket
+from korvet.groups.share import ShareGroup
 from korvet.groups.subscriptions import Topics
-from korvet.protocol.errors import ErrorCode, MemberIdRequired
+from korvet.protocol.errors import ErrorCode, InconsistentGroupProtocol, MemberIdRequired, UnknownMemberId
 
 
 @frozen
@@ -37,6 +41,8 @@ def join(
     group = machine.group
     if isinstance(group, ClassicGroup):
         group.join(request, ticket, now_ms)
+    elif isinstance(group, ShareGroup):
+        raise InconsistentGroupProtocol("the group is a share group")
     elif group.members:
         group.limits = limits
         mixed.join(group, request, topics, ticket, now_ms)
@@ -71,6 +77,8 @@ def sync(group: Group, request: Sync, topics: Topics, ticket: Ticket, now_ms: fl
     """Handle SyncGroup."""
     if isinstance(group, ClassicGroup):
         group.sync(request, ticket, now_ms)
+    elif isinstance(group, ShareGroup):
+        raise UnknownMemberId
     else:
         mixed.sync(group, request, topics, ticket, now_ms)
 
@@ -79,6 +87,8 @@ def heartbeat(group: Group, beat: ClassicBeat, topics: Topics, now_ms: float) ->
     """Handle Heartbeat. Raises the errors of `ClassicGroup.heartbeat` and `mixed.heartbeat`."""
     if isinstance(group, ClassicGroup):
         group.heartbeat(beat.member_id, beat.instance_id, beat.generation_id, now_ms)
+    elif isinstance(group, ShareGroup):
+        raise UnknownMemberId
     else:
         mixed.heartbeat(group, beat.member_id, beat.instance_id, beat.generation_id, topics, now_ms)
 
@@ -87,4 +97,6 @@ def leave(group: Group, leaving: Sequence[Leave], now_ms: float) -> list[ErrorCo
     """Handle LeaveGroup. Return one error code for each member."""
     if isinstance(group, ClassicGroup):
         return group.leave(leaving, now_ms)
+    if isinstance(group, ShareGroup):
+        return [ErrorCode.UNKNOWN_MEMBER_ID for _ in leaving]
     return mixed.leave(group, leaving)

@@ -13,9 +13,10 @@ from korvet.groups import commits, consumer_heartbeats
 from korvet.groups.classic import ClassicGroup
 from korvet.groups.consumer import ConsumerGroup
 from korvet.groups.consumer_members import JOIN_EPOCH, Beat, ConsumerLimits, ConsumerMember, Heartbeat
-from korvet.groups.machine import Group, GroupMachine
+from korvet.groups.machine import GroupMachine
 from korvet.groups.members import GroupLimits
 from korvet.groups.migration import upgraded
+from korvet.groups.share import ShareGroup
 from korvet.groups.subscriptions import Topic, Topics
 from korvet.protocol.errors import GroupIdNotFound, KafkaError, UnsupportedAssignor, UnsupportedVersion
 from korvet.storage import interface as storage
@@ -151,6 +152,8 @@ def _consumer_group(
     if isinstance(group, ConsumerGroup):
         group.limits = limits
         return group
+    if isinstance(group, ShareGroup):
+        raise GroupIdNotFound(f"Group {group.group_id} is not a consumer group.")
     if not exists and request.member_epoch != JOIN_EPOCH:
         raise GroupIdNotFound(f"Consumer group {group.group_id} not found.")
     if request.member_epoch != JOIN_EPOCH:
@@ -195,7 +198,9 @@ class CommitCheck:
     staging: bool = False
     has_epoch: bool = True
 
-    def errors(self, group: Group, topics: Topics, now_ms: float) -> dict[storage.TopicPartition, KafkaError]:
+    def errors(
+        self, group: ClassicGroup | ConsumerGroup, topics: Topics, now_ms: float
+    ) -> dict[storage.TopicPartition, KafkaError]:
         """Return the errors of partitions for which the client may not commit. Raises the error of the whole commit."""
         if isinstance(group, ConsumerGroup):
             return self._errors(group, topics)
@@ -203,7 +208,7 @@ class CommitCheck:
         check(self.member_id, self.instance_id, self.generation_id, now_ms)
         return {}
 
-    def state(self, group: Group) -> object:
+    def state(self, group: ClassicGroup | ConsumerGroup) -> object:
         """Return what must not change before the commit is written."""
         if isinstance(group, ClassicGroup):
             return group.generation_id

@@ -33,7 +33,7 @@ from korvet.groups import classic_requests
 from korvet.groups.classic import ClassicGroup
 from korvet.groups.commits import check_fetch
 from korvet.groups.consumer import ConsumerGroup
-from korvet.groups.consumer_members import Beat, ConsumerLimits, Heartbeat
+from korvet.groups.consumer_members import JOIN_EPOCH, Beat, ConsumerLimits, Heartbeat
 from korvet.groups.consumer_requests import Answer as ConsumerAnswer
 from korvet.groups.consumer_requests import (
     CommitCheck,
@@ -49,6 +49,9 @@ from korvet.groups.document import UnreadableDocument, written
 from korvet.groups.machine import Group, GroupMachine, new_machine, read_group, read_machine
 from korvet.groups.members import GroupLimits, Join, Joined, Leave, State, Sync, Synced
 from korvet.groups.parts import all_parts, written_head
+from korvet.groups.share import ShareGroup, ShareGroupLimits, ShareHeartbeat
+from korvet.groups.share_document import written_share
+from korvet.groups.share_requests import refuse_share, share_group, share_limits_of
 from korvet.groups.subscriptions import Topics
 from korvet.protocol.errors import (
     CoordinatorNotAvailable,
@@ -85,13 +88,15 @@ def _packed(_: GroupCoordinator, group: Group) -> Packed:
     if isinstance(group, ConsumerGroup):
         parts = {name: part for name, part in all_parts(group).items() if part is not None}
         return group.group_id, written_head(group, 0), parts
+    if isinstance(group, ShareGroup):
+        return group.group_id, written_share(group, 0), {}
     return group.group_id, written(group, 0), {}
 
 
 def _unpacked(coordinator: GroupCoordinator, packed: Packed) -> Group:
     group_id, document, parts = packed
-    limits = coordinator.consumer_limits(group_id)
-    return read_group(group_id, document, parts, coordinator.limits, limits)[0]
+    limits, share_limits = coordinator.consumer_limits(group_id), coordinator.share_limits(group_id)
+    return read_group(group_id, document, parts, coordinator.limits, limits, share_limits)[0]
 
 
 def _all_packed(coordinator: GroupCoordinator, groups: list[Group]) -> list[Packed]:
@@ -150,6 +155,10 @@ class GroupCoordinator:
         """Return the settings of a consumer group: its own, else the broker's."""
         return self._limits.of(self.config, self.settings, group_id)
 
+    def share_limits(self, group_id: str) -> ShareGroupLimits:
+        """Return the settings for the members of a share group: its own, else the broker's."""
+        return share_limits_of(self.config, self.settings.get(group_id, {}))
+
     async def _topics(self) -> Topics:
         """Return the existing topics as groups see them."""
         return self._known.see(await self.storage.topics())
@@ -162,9 +171,9 @@ class GroupCoordinator:
         return new_machine(group_id, self.limits, self.clock)
 
     def _read(self, group_id: str, document: bytes, parts: Mapping[str, bytes]) -> GroupMachine:
-        limits = self.consumer_limits(group_id)
+        limits, share_limits = self.consumer_limits(group_id), self.share_limits(group_id)
         try:
-            return read_machine(group_id, document, parts, self.limits, limits, self.clock)
+            return read_machine(group_id, document, parts, self.limits, limits, self.clock, share_limits)
         except UnreadableDocument as error:
             if group_id not in self._unreadable:
                 self._unreadable.add(group_id)
@@ -290,6 +299,43 @@ class GroupCoordinator:
         return answer
 
     @VERBS.add()
+    async def share_heartbeat(self, group_id: str, request: ShareHeartbeat) -> ConsumerAnswer:
+        """Handle ShareGroupHeartbeat. Raises GroupIdNotFound, and the errors of `ShareGroup.heartbeat`."""
+        _check_group_id(group_id)
+        topics = await self._topics()
+        now_ms = current_ms()
+        machine = self.runtime.at_rest(group_id, now_ms)
+        limits = self.share_limits(group_id)
+        group = None if machine is None else machine.group
+        if isinstance(group, ShareGroup) and group.is_steady(request, topics):
+            group.limits = limits
+            return ConsumerAnswer(group.heartbeat(request, topics, now_ms), limits.heartbeat_interval_ms)
+        async with self.runtime.hold(group_id) as held:
+            group = share_group(held.machine, request, limits, exists=held.exists)
+            beat = group.heartbeat(request, topics, current_ms())
+            if group is not held.machine.group:
+                held.machine.convert(group)
+            return ConsumerAnswer(beat, limits.heartbeat_interval_ms)
+
+    @VERBS.add()
+    async def alter_share(self, group_id: str, *, creates: bool = False) -> None:
+        """Check that a share group has no members. If it does not exist, maybe create it.
+
+        Raises GroupIdNotFound, NonEmptyGroup.
+        """
+        _check_group_id(group_id)
+        async with self.runtime.hold(group_id) as held:
+            if not held.exists and not creates:
+                raise GroupIdNotFound(f"Group {group_id} not found.")
+            joining = ShareHeartbeat(member_id="", member_epoch=JOIN_EPOCH)
+            group = share_group(held.machine, joining, self.share_limits(group_id), exists=held.exists)
+            if group.members:
+                raise NonEmptyGroup
+            if group is not held.machine.group:
+                held.machine.convert(group)
+                group.is_unsaved = True
+
+    @VERBS.add()
     async def resolve(self, group_id: str, resolved: Mapping[str, frozenset[str]]) -> None:
         """Set the topics that match expressions of a consumer group."""
         async with self.runtime.hold(group_id) as held:
@@ -301,7 +347,7 @@ class GroupCoordinator:
     async def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
         """Raise StaleMemberEpoch or UnknownMemberId if a member of a consumer group may not fetch offsets."""
         async with self.runtime.hold(group_id) as held:
-            if isinstance(group := held.machine.group, ConsumerGroup):
+            if isinstance(group := refuse_share(held.machine.group), ConsumerGroup):
                 check_fetch(group, member_id, member_epoch)
 
     def _answer(self, group: Group, beat: Beat, topics: Topics) -> ConsumerAnswer:
@@ -341,8 +387,10 @@ class GroupCoordinator:
     async def committed(
         self, group_id: str, tps: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return committed offsets as `Storage.committed` does."""
+        """Return committed offsets as `Storage.committed` does. Raises GroupIdNotFound for a share group."""
         self.membership.check_coordinates(group_id)
+        if (held := self.runtime.held.get(group_id)) is not None:
+            refuse_share(held.machine.group)
         return await self.storage.committed(group_id, tps)
 
     async def unstable(
@@ -430,7 +478,7 @@ class GroupCoordinator:
         topics: Topics | None = None
         while True:
             async with self.runtime.hold(group_id) as held:
-                group = held.machine.group
+                group = refuse_share(held.machine.group)
                 is_ready = topics is not None or isinstance(group, ClassicGroup)
                 if not held.exists and check.generation_id > NO_GENERATION:
                     raise GroupIdNotFound(f"Group {group_id} not found.")
@@ -457,7 +505,7 @@ class GroupCoordinator:
         async with self.runtime.hold_alone(group_id) as held:
             if not held.exists:
                 raise GroupIdNotFound(f"Group {group_id} not found.")
-            group = held.machine.group
+            group = refuse_share(held.machine.group)
             if isinstance(group, ClassicGroup) and not held.machine.is_empty and not group.is_consumer_group:
                 raise NonEmptyGroup
             read = {tp for tp in tps if group.is_subscribed(tp.topic)}
@@ -565,6 +613,8 @@ class GroupCoordinator:
     def _can_expire(self, held: HeldGroup) -> bool:
         """Return True if any of the group's offsets could have expired."""
         group = held.machine.group
+        if isinstance(group, ShareGroup):
+            return False
         if isinstance(group, ConsumerGroup):
             return True
         if group.state is State.EMPTY:

@@ -1,7 +1,8 @@
 """A group as the runtime runs it: with its document, and the wall clock time at which it entered its state.
 
-A group is of one type, classic or consumer. A group without members becomes one of the other type on the first request
-of a member that needs it, and a group with members as `korvet.groups.migration` describes.
+A group is of one type: classic, consumer or share. A classic or consumer group without members becomes one of the other
+of these types on the first request of a member that needs it, and one with members as `korvet.groups.migration`
+describes. A share group stays one until it is deleted.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from attrs import define, field
 
-from korvet.groups import document, parts
+from korvet.groups import document, parts, share_document
 from korvet.groups.classic import ClassicGroup
 from korvet.groups.consumer import ConsumerGroup, Downgrade
 from korvet.groups.consumer_members import Changes, ConsumerLimits, ConsumerState
@@ -26,10 +27,12 @@ from korvet.groups.parts import (
     removed_parts,
     written_head,
 )
+from korvet.groups.share import ShareGroup, ShareGroupLimits, ShareState
+from korvet.groups.share_document import is_share_document, read_share, written_share
 from korvet.protocol.errors import ErrorCode
 from korvet.storage.parts import Parted
 
-Group = ClassicGroup | ConsumerGroup
+Group = ClassicGroup | ConsumerGroup | ShareGroup
 
 
 @define(eq=False)
@@ -39,7 +42,7 @@ class GroupMachine:
     group: Group
     clock: Callable[[], int]
     since_ms: int = 0
-    _saved_state: State | ConsumerState | None = None
+    _saved_state: State | ConsumerState | ShareState | None = None
     _saved_generation: int = 0
     _is_converted: bool = False  # the stored document is of another group
     _stale: set[str] = field(factory=set)  # members that may have parts in it
@@ -58,14 +61,14 @@ class GroupMachine:
     def is_used(self) -> bool:
         """True if the group has members, or a client is about to join."""
         group = self.group
-        if isinstance(group, ConsumerGroup):
+        if not isinstance(group, ClassicGroup):
             return bool(group.members)
         return group.state is not State.EMPTY or group.has_newcomers
 
     @property
     def is_empty(self) -> bool:
         """True if the group has no members."""
-        return self.group.state in (State.EMPTY, ConsumerState.EMPTY)
+        return self.group.state in (State.EMPTY, ConsumerState.EMPTY, ShareState.EMPTY)
 
     @property
     def ends_writes(self) -> bool:
@@ -76,6 +79,8 @@ class GroupMachine:
         group = self.group
         if isinstance(group, ConsumerGroup):
             return self._is_converted or bool(group.changes.released)
+        if isinstance(group, ShareGroup):
+            return self._is_converted
         return self._is_converted or group.generation_id != self._saved_generation
 
     @property
@@ -105,7 +110,7 @@ class GroupMachine:
         present = self.group
         if isinstance(present, ClassicGroup):
             present.give_up(ErrorCode.REBALANCE_IN_PROGRESS)
-        elif not self._is_converted:
+        elif isinstance(present, ConsumerGroup) and not self._is_converted:
             self._stale = {*present.members, *present.changes.members}
         group.answers[:0] = present.answers
         self.group, self._is_converted = group, True
@@ -114,7 +119,7 @@ class GroupMachine:
         """Return the document. If state or generation have changed, the group has entered its state now."""
         group = self.group
         state = group.state
-        generation = group.epoch if isinstance(group, ConsumerGroup) else group.generation_id
+        generation = group.generation_id if isinstance(group, ClassicGroup) else group.epoch
         if (state, generation) != (self._saved_state, self._saved_generation):
             self.since_ms = self.clock()
         self._saved_state, self._saved_generation = state, generation
@@ -125,6 +130,8 @@ class GroupMachine:
             group.changes = Changes()
             return Parted(written_head(group, self.since_ms), changes)
         group.is_unsaved = False
+        if isinstance(group, ShareGroup):
+            return written_share(group, self.since_ms)
         return written(group, self.since_ms)
 
     def give_up(self, error_code: ErrorCode) -> None:
@@ -137,6 +144,8 @@ class GroupMachine:
 
 def type_of(group: Group) -> str:
     """Return the type of a group, as ListGroups names it."""
+    if isinstance(group, ShareGroup):
+        return share_document.TYPE
     return parts.TYPE if isinstance(group, ConsumerGroup) else document.TYPE
 
 
@@ -152,10 +161,11 @@ def read_machine(
     limits: GroupLimits,
     consumer_limits: ConsumerLimits,
     clock: Callable[[], int],
+    share_limits: ShareGroupLimits | None = None,
 ) -> GroupMachine:
     """Return the machine of a group's document. Raises UnreadableDocument."""
-    group, since_ms = read_group(group_id, head, stored, limits, consumer_limits)
-    generation = group.epoch if isinstance(group, ConsumerGroup) else group.generation_id
+    group, since_ms = read_group(group_id, head, stored, limits, consumer_limits, share_limits)
+    generation = group.generation_id if isinstance(group, ClassicGroup) else group.epoch
     return GroupMachine(group, clock, since_ms, saved_state=group.state, saved_generation=generation)
 
 
@@ -165,8 +175,11 @@ def read_group(
     stored: Mapping[str, bytes],
     limits: GroupLimits,
     consumer_limits: ConsumerLimits,
+    share_limits: ShareGroupLimits | None = None,
 ) -> tuple[Group, int]:
     """Return the group of a document, and its `since_ms`. Raises UnreadableDocument."""
+    if is_share_document(head):
+        return read_share(group_id, head, share_limits or ShareGroupLimits())
     if is_consumer_head(head):
         return read_parts(group_id, head, stored, consumer_limits)
     return read(group_id, head, limits)

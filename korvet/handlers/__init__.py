@@ -141,6 +141,13 @@ APIS = Apis(
     Served(69, "ConsumerGroupDescribe", 0, 1),
     Served(74, "ListConfigResources", 0, 1),
     Served(75, "DescribeTopicPartitions", 0, 0),
+    Served(76, "ShareGroupHeartbeat", 1, 1),
+    Served(77, "ShareGroupDescribe", 1, 1),
+    Served(78, "ShareFetch", 1, 2),
+    Served(79, "ShareAcknowledge", 1, 2),
+    Served(90, "DescribeShareGroupOffsets", 0, 1),
+    Served(91, "AlterShareGroupOffsets", 0, 0),
+    Served(92, "DeleteShareGroupOffsets", 0, 0),
 )
 
 

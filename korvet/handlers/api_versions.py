@@ -11,9 +11,10 @@ Errors: INVALID_REQUEST if the software's name or version is malformed, or if th
 REBOOTSTRAP_REQUIRED if an id is not this broker's; as in Kafka, not before the client has authenticated.
 
 Features (KIP-584): `group.version` is finalized at 1, so clients may use groups whose broker assigns partitions
-(KIP-848). `transaction.version` is finalized at 2 if the store serves transactions, so clients use the second
-generation of the protocol (KIP-890). As in Kafka, they are no supported features before v4, since older clients refuse
-the minimum 0. On other stores the response has neither `transaction.version` nor the APIs of transactions.
+(KIP-848), and `share.version` at 1, for share groups (KIP-932). `transaction.version` is finalized at 2 if the store
+serves transactions, so clients use the second generation of the protocol (KIP-890). As in Kafka, they are no supported
+features before v4, since older clients refuse the minimum 0. On other stores the response has neither
+`transaction.version` nor the APIs of transactions.
 """
 
 from __future__ import annotations

@@ -186,7 +186,11 @@ class Describer:
         return {name: self._group_entry(GROUP_SETTINGS[name], own) for name in sorted(GROUP_SETTINGS)}
 
     def _group_entry(self, setting: GroupSetting, own: Mapping[str, str]) -> DescribeConfigsResourceResult:
-        synonyms = [*self._set((setting.broker_setting,)), *_defaults((setting.broker_setting,))]
+        name = setting.broker_setting
+        if name is None:
+            synonyms = [_synonym(setting.name, written(setting.default(self.config)), ConfigSource.DEFAULT)]
+        else:
+            synonyms = [*self._set((name,)), *_defaults((name,))]
         if setting.name in own:
             synonyms.insert(0, _synonym(setting.name, own[setting.name], ConfigSource.GROUP))
         return DescribeConfigsResourceResult(

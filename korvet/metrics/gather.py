@@ -19,6 +19,7 @@ from korvet.broker.limits import share_of
 from korvet.concurrency.histograms import observe
 from korvet.groups.consumer_members import ConsumerState
 from korvet.groups.members import State
+from korvet.groups.share import ShareGroup
 from korvet.metrics import names
 from korvet.metrics.definitions import METRICS
 from korvet.metrics.lag import Ends, LagReader, archive
@@ -137,7 +138,8 @@ class Gatherer:
             names.GROUP_MEMBERS: {(group.group_id,): len(group.members) for group in named},
         }
         if config.metrics_group_lag:
-            samples |= await self._lags.groups(ends, [group.group_id for group in named])
+            committing = [group.group_id for group in named if not isinstance(group, ShareGroup)]
+            samples |= await self._lags.groups(ends, committing)
         return samples
 
     @contextmanager

@@ -503,6 +503,22 @@ class InvalidRecord(KafkaError):
     error_code = ErrorCode.INVALID_RECORD
 
 
+class InvalidRecordState(KafkaError):
+    error_code = ErrorCode.INVALID_RECORD_STATE
+
+
+class ShareSessionNotFound(KafkaError):
+    error_code = ErrorCode.SHARE_SESSION_NOT_FOUND
+
+
+class InvalidShareSessionEpoch(KafkaError):
+    error_code = ErrorCode.INVALID_SHARE_SESSION_EPOCH
+
+
+class ShareSessionLimitReached(KafkaError):
+    error_code = ErrorCode.SHARE_SESSION_LIMIT_REACHED
+
+
 class UnstableOffsetCommit(KafkaError):
     error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
 

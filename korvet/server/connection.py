@@ -125,6 +125,7 @@ class ServedConnection:
     _nursery: trio.Nursery | None = None  # owns all that this client causes
     _is_receiving: bool = False  # the first task waits for a request
     _is_ending: bool = False  # no further request is read
+    _at_disconnect: dict[object, Callable[[], None]] = field(factory=dict)
     _is_lost: bool = False  # the client has closed the connection, so unanswered requests are logged at DEBUG
     _current: Exchange | None = None  # the one that the first task handles
     # Those of the responder, in the order of the requests. There are few, and an empty deque takes 600 bytes.
@@ -365,6 +366,7 @@ class ServedConnection:
             request.api.name,
             request.frame_size,
         )
+        context.at_disconnect = self._at_disconnect
         context.objects, self._objects = self._objects, None
         reservation = self.receiver.taken(request.frame_size)
         is_produce = request.api.key == PRODUCE
@@ -566,6 +568,8 @@ class ServedConnection:
             self._release(exchange)
         if self._objects is not None:
             self._objects.end()
+        for call in self._at_disconnect.values():
+            call()
         self.receiver.close()
         self.transport.close()
         self.closed(self)

@@ -153,6 +153,7 @@ class Server:
                 await accepting.start(supervise, "sweep", self._sweep)
                 await accepting.start(supervise, "groups", self.broker.groups.run)
                 await accepting.start(supervise, "expired offsets", self.broker.groups.expire_offsets)
+                await accepting.start(supervise, "share groups", self.broker.share.run)
                 if self.broker.store.serves_transactions:
                     await accepting.start(supervise, "transactions", self.broker.transactions.run)
                 await accepting.start(supervise, "fetch sessions", self.broker.fetch_sessions.run)

@@ -173,7 +173,7 @@ async def answering(broker: Broker, setup: Setup) -> AsyncIterator[None]:
         if question.verb == USAGE:
             broker.quotas.add_usage(*question.arguments)
             return None
-        return await answer([broker.groups, broker.transactions], question, parked)
+        return await answer([broker.groups, broker.transactions, broker.share.coordinator], question, parked)
 
     async with trio.open_nursery() as nursery:
         await nursery.start(answer_links, setup.path_of(setup.index), answered, bound)

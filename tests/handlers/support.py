@@ -43,6 +43,7 @@ def install(broker: Broker, storage: Storage) -> None:
     """Replace the storage of the broker and of its parts."""
     broker._storage = broker.log._storage = storage
     broker.groups.storage = broker.transactions.storage = broker.producer_ids.storage = storage
+    broker.share.coordinator.storage = storage
 
 
 def context(version: int, **values: Any) -> RequestContext:

@@ -99,7 +99,8 @@ async def test_ids_are_not_compared_before_the_client_has_authenticated(broker: 
 
 
 @pytest.mark.parametrize(
-    "version, supported", [(3, []), (4, [("group.version", 0, 1), ("transaction.version", 0, 2)])]
+    "version, supported",
+    [(3, []), (4, [("group.version", 0, 1), ("transaction.version", 0, 2), ("share.version", 0, 1)])],
 )
 async def test_versions_of_groups_and_transactions_are_finalized(
     broker: Broker, version: int, supported: list[tuple[str, int, int]]
@@ -109,7 +110,7 @@ async def test_versions_of_groups_and_transactions_are_finalized(
     assert supported == [
         (each.name, each.min_version, each.max_version) for each in response.supported_features
     ]
-    assert [("group.version", 1, 1), ("transaction.version", 2, 2)] == [
+    assert [("group.version", 1, 1), ("transaction.version", 2, 2), ("share.version", 1, 1)] == [
         (each.name, each.min_version_level, each.max_version_level) for each in response.finalized_features
     ]
     assert 1 == response.finalized_features_epoch
@@ -121,8 +122,8 @@ async def test_versions_of_groups_and_transactions_are_finalized(
 async def test_only_groups_are_a_finalized_feature_without_transactions(plain: Broker) -> None:
     response = await versions(plain, 4)
 
-    assert ["group.version"] == [each.name for each in response.supported_features]
-    assert [("group.version", 1, 1)] == [
+    assert ["group.version", "share.version"] == [each.name for each in response.supported_features]
+    assert [("group.version", 1, 1), ("share.version", 1, 1)] == [
         (each.name, each.min_version_level, each.max_version_level) for each in response.finalized_features
     ]
 

@@ -6,6 +6,7 @@ import pytest
 
 from korvet.broker.broker import Broker
 from korvet.broker.group_settings import GroupSettingsStore
+from korvet.broker.share_settings import share_settings
 from korvet.config import Config, ConfigError
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages import alter_configs
@@ -16,6 +17,8 @@ from korvet.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from korvet.protocol.messages.list_config_resources import ListConfigResourcesRequest
+from korvet.share.partition import ShareLimits
+from korvet.storage.interface import IsolationLevel
 from tests.handlers.support import ask, new_broker
 
 SESSION, INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
@@ -52,7 +55,19 @@ async def test_group_has_the_settings_of_the_broker_until_a_client_sets_others(b
     after, names = await described(broker, "g"), await listed(broker)
     await alter(broker, "g", (SESSION, DELETE, None), (INTERVAL, DELETE, None))
 
-    defaults = {"consumer.assignment.interval.ms": ("1000", 5), INTERVAL: ("5000", 5), SESSION: ("45000", 5)}
+    defaults = {
+        "consumer.assignment.interval.ms": ("1000", 5),
+        INTERVAL: ("5000", 5),
+        SESSION: ("45000", 5),
+        "share.auto.offset.reset": ("latest", 5),
+        "share.delivery.count.limit": ("5", 5),
+        "share.heartbeat.interval.ms": ("5000", 5),
+        "share.isolation.level": ("read_uncommitted", 5),
+        "share.partition.max.record.locks": ("2000", 5),
+        "share.record.lock.duration.ms": ("30000", 5),
+        "share.renew.acknowledge.enable": ("true", 5),
+        "share.session.timeout.ms": ("45000", 5),
+    }
     assert defaults == before
     assert (0, None) == answer
     assert {**defaults, SESSION: ("50000", 8), INTERVAL: ("6000", 8)} == after
@@ -134,3 +149,36 @@ async def test_session_timeout_must_exceed_the_heartbeat_interval() -> None:
 def test_contradictory_settings_of_the_broker_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=r"group\.consumer\."):
         Config(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("share.delivery.count.limit", "11"),
+        ("share.record.lock.duration.ms", "14999"),
+        ("share.partition.max.record.locks", "4001"),
+        ("share.auto.offset.reset", "by_duration:1h"),
+        ("share.auto.offset.reset", "by_duration:PT"),
+        ("share.isolation.level", "serializable"),
+        ("share.session.timeout.ms", "44999"),
+    ],
+)
+async def test_settings_of_share_groups_have_bounds(broker: Broker, name: str, value: str) -> None:
+    assert ErrorCode.INVALID_CONFIG == (await alter(broker, "g", (name, SET, value)))[0]
+    assert [] == await listed(broker)
+
+
+async def test_settings_of_share_groups_can_be_set(broker: Broker) -> None:
+    changes = {
+        "share.auto.offset.reset": "by_duration:P1DT2H3M4.5S",
+        "share.delivery.count.limit": "10",
+        "share.isolation.level": "read_committed",
+        "share.renew.acknowledge.enable": "false",
+    }
+
+    assert (0, None) == await alter(broker, "g", *((name, SET, value) for name, value in changes.items()))
+
+    found = share_settings(broker.config, broker.group_settings.value["g"])
+    assert ShareLimits(30_000, 10, 2000, can_renew=False) == found.limits
+    assert IsolationLevel.READ_COMMITTED is found.isolation_level
+    assert 93_784_500 == found.reset_ms

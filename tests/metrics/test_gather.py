@@ -11,6 +11,7 @@ import trio
 
 from korvet.broker.broker import Broker, open_broker
 from korvet.broker.topics import NewTopic
+from korvet.groups.share import ShareHeartbeat
 from korvet.metrics import lag
 from korvet.metrics.gather import Gatherer
 from korvet.metrics.recorder import Recorder
@@ -57,6 +58,18 @@ async def commit(broker: Broker, group_id: str, **offsets: int) -> None:
 
 def lags(samples: Samples) -> dict[str, Any]:
     return {group: value for (group, _), value in samples.get("korvet_group_lag_records", {}).items()}
+
+
+async def test_share_groups_are_counted_and_have_no_committed_offsets() -> None:
+    async with gathered() as (gatherer, broker):
+        await append(broker, T0, 10)
+        await commit(broker, "consumers", p0=4)
+        joining = ShareHeartbeat(member_id="a", member_epoch=0, names=frozenset(("t",)))
+        await broker.groups.share_heartbeat("workers", joining)
+        samples = await gatherer.samples()
+
+    assert {"consumers": 6} == lags(samples)
+    assert {("consumers",): 0, ("workers",): 1} == samples["korvet_group_members"]
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)

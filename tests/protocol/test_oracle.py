@@ -269,6 +269,13 @@ def test_declared_versions_are_the_documented_ones() -> None:
         "UpdateFeatures": range(3),
         "ConsumerGroupHeartbeat": range(2),
         "ConsumerGroupDescribe": range(2),
+        "ShareGroupHeartbeat": range(1, 2),
+        "ShareGroupDescribe": range(1, 2),
+        "ShareFetch": range(1, 3),
+        "ShareAcknowledge": range(1, 3),
+        "DescribeShareGroupOffsets": range(2),
+        "AlterShareGroupOffsets": range(1),
+        "DeleteShareGroupOffsets": range(1),
     }
 
     assert {
