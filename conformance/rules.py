@@ -105,7 +105,6 @@ _TEXTS = (
     ("DescribeShareGroupOffsets", "groups.error_message"),
     ("DescribeShareGroupOffsets", "groups.topics.partitions.error_message"),
     ("AlterShareGroupOffsets", "error_message"),
-    ("AlterShareGroupOffsets", "responses.error_message"),
     ("AlterShareGroupOffsets", "responses.partitions.error_message"),
     ("DeleteShareGroupOffsets", "error_message"),
     ("DeleteShareGroupOffsets", "responses.error_message"),

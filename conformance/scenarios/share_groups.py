@@ -172,7 +172,7 @@ class Member:
 # --- Members -----------------------------------------------------------------------------------------------------
 
 
-@scenario()
+@scenario(ShareGroupHeartbeatRequest)
 def members_of_a_share_group(talk: Talk, _version: int) -> None:
     name, group = talk.topic("jobs", partitions=2), talk.name("g")
     one, two = Member(talk, group, "jobs"), Member(talk, group, "jobs", "b")
@@ -193,7 +193,7 @@ def members_of_a_share_group(talk: Talk, _version: int) -> None:
     one.beat("leaves", member_epoch=-1)
 
 
-@scenario()
+@scenario(ShareGroupHeartbeatRequest)
 def bad_heartbeats_of_share_groups(talk: Talk, _version: int) -> None:
     name, group = talk.topic("jobs"), talk.name("g")
     cases: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -209,7 +209,7 @@ def bad_heartbeats_of_share_groups(talk: Talk, _version: int) -> None:
         Member(talk, group, "jobs").beat(label, **({"subscribed_topic_names": [name]} | fields))
 
 
-@scenario()
+@scenario(ShareGroupDescribeRequest)
 def describing_share_groups(talk: Talk, _version: int) -> None:
     talk.topic("jobs", partitions=2)
     group = talk.name("g")
@@ -345,39 +345,62 @@ def deliveries_up_to_the_limit(talk: Talk, version: int) -> None:
 # --- Offsets -----------------------------------------------------------------------------------------------------
 
 
+def describe(talk: Talk, version: int, label: str, *topics: str) -> None:
+    """Ask for offsets of the group `g`: of these topics, or all."""
+    asked = [DescribeShareGroupOffsetsRequestTopic(topic_name=each, partitions=[0]) for each in topics]
+    wanted = DescribeShareGroupOffsetsRequestGroup(group_id=talk.name("g"), topics=asked or None)
+    talk.ask(DescribeShareGroupOffsetsRequest(groups=[wanted]), version, label)
+
+
+def alter(talk: Talk, version: int, label: str, topic: str, number: int, partition: int = 0) -> None:
+    """Let the group `g` begin with record `number`."""
+    offset = talk.offset("jobs", number)
+    wanted = AlterShareGroupOffsetsRequestPartition(partition_index=partition, start_offset=offset)
+    topics = [AlterShareGroupOffsetsRequestTopic(topic_name=topic, partitions=[wanted])]
+    talk.ask(AlterShareGroupOffsetsRequest(group_id=talk.name("g"), topics=topics), version, label)
+
+
+def delete(talk: Talk, version: int, label: str, topic: str) -> None:
+    """Delete the offsets of a topic of the group `g`."""
+    topics = [DeleteShareGroupOffsetsRequestTopic(topic_name=topic)]
+    talk.ask(DeleteShareGroupOffsetsRequest(group_id=talk.name("g"), topics=topics), version, label)
+
+
 @scenario(DescribeShareGroupOffsetsRequest)
 def offsets_of_share_groups(talk: Talk, version: int) -> None:
-    name, group = talk.topic("jobs"), talk.name("g")
+    name = talk.topic("jobs")
     talk.fill("jobs", batch(b"0", b"1", b"2", b"3"))
+    describe(talk, version, "before")
+    describe(talk, version, "a topic, before", name)
+    alter(talk, 0, "alter", name, 1)
+    describe(talk, version, "altered")
+    describe(talk, version, "a missing topic", talk.name("missing"))
+    delete(talk, 0, "delete", name)
+    describe(talk, version, "deleted")
 
-    def describe(label: str, *topics: str) -> None:
-        asked = [DescribeShareGroupOffsetsRequestTopic(topic_name=each, partitions=[0]) for each in topics]
-        wanted = DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=asked or None)
-        talk.ask(DescribeShareGroupOffsetsRequest(groups=[wanted]), version, label)
 
-    def alter(label: str, topic: str, partition: int, number: int) -> None:
-        offset = talk.offset("jobs", number)
-        wanted = AlterShareGroupOffsetsRequestPartition(partition_index=partition, start_offset=offset)
-        topics = [AlterShareGroupOffsetsRequestTopic(topic_name=topic, partitions=[wanted])]
-        talk.ask(AlterShareGroupOffsetsRequest(group_id=group, topics=topics), 0, label)
-
-    def delete(label: str, topic: str) -> None:
-        topics = [DeleteShareGroupOffsetsRequestTopic(topic_name=topic)]
-        talk.ask(DeleteShareGroupOffsetsRequest(group_id=group, topics=topics), 0, label)
-
-    describe("before")
-    describe("a topic, before", name)
-    delete("delete before", name)
-    alter("alter", name, 0, 1)
-    describe("altered")
-    alter("alter a missing topic", talk.name("missing"), 0, 1)
-    alter("alter a missing partition", name, 7, 1)
-    describe("a missing topic", talk.name("missing"))
-    one = Member(talk, group, "jobs")
+@scenario(AlterShareGroupOffsetsRequest)
+def altering_offsets_of_share_groups(talk: Talk, version: int) -> None:
+    name = talk.topic("jobs")
+    talk.fill("jobs", batch(b"0", b"1", b"2", b"3"))
+    alter(talk, version, "alter", name, 1)
+    alter(talk, version, "alter a missing topic", talk.name("missing"), 1)
+    alter(talk, version, "alter a missing partition", name, 1, partition=7)
+    one = Member(talk, talk.name("g"), "jobs")
     one.join()
-    alter("alter with a member", name, 0, 0)
-    delete("delete with a member", name)
+    alter(talk, version, "alter with a member", name, 0)
     one.beat("leaves", member_epoch=-1)
-    delete("delete a missing topic", talk.name("missing"))
-    delete("delete", name)
-    describe("deleted")
+
+
+@scenario(DeleteShareGroupOffsetsRequest)
+def deleting_offsets_of_share_groups(talk: Talk, version: int) -> None:
+    name = talk.topic("jobs")
+    talk.fill("jobs", batch(b"0", b"1", b"2", b"3"))
+    delete(talk, version, "delete before", name)
+    alter(talk, 0, "alter", name, 1)
+    one = Member(talk, talk.name("g"), "jobs")
+    one.join()
+    delete(talk, version, "delete with a member", name)
+    one.beat("leaves", member_epoch=-1)
+    delete(talk, version, "delete a missing topic", talk.name("missing"))
+    delete(talk, version, "delete", name)

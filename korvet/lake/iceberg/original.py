@@ -1,4 +1,4 @@
-"""What a mirror shows: one version of a Delta table of korvet's, and how Iceberg describes it.
+"""The original of a mirror: one version of a Delta table of korvet's, and how Iceberg describes it.
 
 The schema of an archive is fixed (`table_schema`). That of a typed or dlq table is derived from Delta's, and follows it
 when columns are added. Their bounds are those that Delta's log has: of `_partition` and `_offset`.
@@ -82,7 +82,7 @@ class Original:
 
     @cached_property
     def id(self) -> str:
-        """Delta's id of the table, which a table that is made anew does not share."""
+        """Delta's id of the table, which a table that is created again does not share."""
         return str(self.delta.metadata().id)
 
     @cached_property
@@ -148,7 +148,7 @@ def refused_types(original: Original, error: Exception) -> NotMirrored:
     return NotMirrored(f"{original.location} has a column that Iceberg cannot describe: {error}")
 
 
-#: What PyIceberg raises for such a table.
+#: PyIceberg's errors for such a table.
 TYPE_ERRORS = (UnsupportedPyArrowTypeException, ValidationError)
 
 
