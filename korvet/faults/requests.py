@@ -164,6 +164,13 @@ def mirrored_field(field: Field, source: Any, version: int, code: int) -> Any:
             for name in ALIASES.get(field.name, (field.name,)):
                 if hasattr(source, name):
                     return getattr(source, name)
+    if (
+        field.struct is not None
+        and not field.is_array
+        and field.tag is None
+        and version not in field.nullable
+    ):
+        return mirrored(field.struct, source, version, code)
     return [] if field.is_array and field.default is not None else field.default
 
 
