@@ -160,7 +160,14 @@ def check(cluster: Cluster, for_s: float, longest_s: float) -> None:
             inputs.update(read_all(cluster.servers, INPUTS, "read_committed"))
             return sum(map(len, inputs.values()))
 
-        load.finish(count_inputs)
+        try:
+            load.finish(count_inputs)
+        except AssertionError:
+            for broker in cluster.brokers:
+                logger.error(
+                    "%s: %s", broker.bootstrap_servers, "\n".join([*broker.earlier_log, *broker.log][-60:])
+                )
+            raise
         committed = read_all(cluster.servers, OUTPUTS, "read_committed")
         everything = read_all(cluster.servers, OUTPUTS, "read_uncommitted")
 
