@@ -164,7 +164,7 @@ def check(cluster: Cluster, for_s: float, longest_s: float) -> None:
             load.finish(count_inputs)
         except AssertionError:
             for broker in cluster.brokers:
-                logger.error(
+                logger.warning(
                     "%s: %s", broker.bootstrap_servers, "\n".join([*broker.earlier_log, *broker.log][-60:])
                 )
             raise
