@@ -22,7 +22,7 @@ from korvet.storage.redis import scripts
 from korvet.storage.redis.append import queue
 from korvet.storage.redis_streams import RedisStreamsStorage, open_redis_storage
 from korvet.testing.records import T0, Producer, Record, batch
-from tests.servers import VALKEY, RedisServer, on
+from tests.servers import VALKEY, RedisServer, ServerPair, on
 
 pytestmark = [pytest.mark.servers, on(VALKEY)]
 
@@ -229,3 +229,21 @@ async def test_small_batches_take_the_usual_part(redis_server: RedisServer, layo
             assert statistics["cmdstat_evalsha"]["calls"] == 20
             # The once-a-second search for expired chunks belongs to the usual part, too.
             assert statistics["cmdstat_hmget"]["calls"] == 20
+
+
+async def test_batches_that_wait_for_replicas_take_the_usual_part(replica_pair: ServerPair) -> None:
+    primary, _ = replica_pair
+    tp = TopicPartition("orders", 0)
+    async with open_redis_storage(primary.url) as storage:
+        await storage.create_topic("orders", 1, {"min.insync.replicas": "2"})
+        with primary.client() as client:
+            for sequence in range(20):
+                if sequence == 10:
+                    client.config_resetstat()
+                sent = batch([Record(b"v")], producer=Producer(7, 0, sequence))
+                results = await storage.append({tp: sent}, acks=-1, timeout_s=60)
+                assert not isinstance(results[tp], KafkaError)
+            statistics = client.info("commandstats")
+            assert statistics["cmdstat_info"]["calls"] >= 10
+            # Beside appends, only rounds that confirm records may read the state.
+            assert statistics["cmdstat_hmget"]["calls"] < 20

@@ -3,7 +3,7 @@
 -- applies their rules, issues the same writes and returns the same answer; what it does not expect, it leaves to
 -- them, and has written nothing by then but the time in `touched`.
 --
--- Unexpected are: batches that wait for replicas, LogAppendTime, markers, batches of several index pieces or of many
+-- Unexpected are: too few replicas, LogAppendTime, markers, batches of several index pieces or of many
 -- entries; a state that is missing, damaged, or of another server process; changes by other clients; a first call of a
 -- broker process; producers and transactions that are unknown, begin, or break a rule; chunks that expire; damaged values.
 
@@ -11,8 +11,7 @@ repeat
   local KEYS, ARGV, call, pcall, tonumber = KEYS, ARGV, redis.call, redis.pcall, tonumber
   local format, match, gmatch, find, sub = string.format, string.match, string.gmatch, string.find, string.sub
   local floor = math.floor
-  if ARGV[12] ~= '' or ARGV[13] == '1' then break end
-  if ARGV[20] == 'marker' or ARGV[23] ~= '1' or ARGV[25] ~= '' and ARGV[17] == '0' then break end
+  if ARGV[13] == '1' or ARGV[20] == 'marker' or ARGV[23] ~= '1' or ARGV[25] ~= '' and ARGV[17] == '0' then break end
   if ARGV[20] ~= 'batch' and tonumber(ARGV[19]) > 16 then break end
 
   -- The state, as `load` reads it, and the stream as `settle` finds it
@@ -44,6 +43,14 @@ repeat
   end
   local past_number = match(f[22], '^(%d+) ')
   if not past_number or tonumber(past_number) >= tonumber(number) then break end
+  if ARGV[12] ~= '' and ARGV[12] ~= '0' then
+    local info, connected = pcall('INFO', 'replication'), 0
+    if type(info) ~= 'string' then break end
+    for line in gmatch(info, 'slave%d+:([^\r]*)') do
+      if match(line, 'state=online') and tonumber(match(line, 'lag=(%-?%d+)') or 0) <= 10 then connected = connected + 1 end
+    end
+    if connected < tonumber(ARGV[12]) then break end
+  end
   ms, seq = tonumber(ms), tonumber(seq)
   local run_id, replicated, known_epoch, known_id = match(ARGV[8], '^(%S*) %S+ %d+ (%d) ?(%d*) ?(%S*)$')
   if not run_id or run_id ~= '' and run_id ~= f[19] or known_epoch ~= '' and known_epoch ~= epoch then break end
