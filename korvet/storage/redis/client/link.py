@@ -147,7 +147,8 @@ class Link:
             protocolError=LinkEnded, replyError=self._note_error, notEnoughData=INCOMPLETE
         )
         self._answer_by = math.inf  # the oldest command's limit
-        self._alarm = trio.CancelScope()  # around the wait of `_watch`; its deadline is at or before that limit
+        # Around the wait of `_watch`; its deadline is at or before that limit.
+        self._alarm = trio.CancelScope()
         self._read_only = False
         self._has_refused_script = False  # since the last write that was answered
         self.peer = UNKNOWN
@@ -319,7 +320,7 @@ class Link:
         limit_s = self._waiting[0].limit_s if self._waiting else math.inf
         self._answer_by = trio.current_time() + limit_s
         # Setting a deadline takes 3 us. A later one is set when the alarm goes off, once in the time of a limit.
-        if self._answer_by < self._alarm.deadline:
+        if self._answer_by < self._alarm.deadline:  # noqa: PLR1730  min() would set it each time
             self._alarm.deadline = self._answer_by
 
     def _note_error(self, line: str) -> Exception:

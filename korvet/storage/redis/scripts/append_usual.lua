@@ -84,7 +84,7 @@ repeat
         is_usual = stored_epoch == ARGV[at + 1] and now - tonumber(used) < tonumber(ARGV[11])
           and not find(stored, ' ' .. first .. ':' .. last .. ':', batches, true)
         if not is_usual then break end
-        -- What has more digits than here may be too large.
+        -- `parse_producer` decides about longer numbers, which may be too large.
         local known, ended = 0, batches
         producer = {epoch = stored_epoch}
         for a, b, c, d, after in gmatch(stored, ' ()%d+:()%d+:()%d+%-%d+:()%-?%d+()') do
