@@ -6,6 +6,7 @@
     {korvet:orders:0}:$transactions hash: the last transaction of each producer
     {korvet:orders:0}:$open         stream: the first record of each open transaction
     {korvet:orders:0}:$aborted      stream: the marker of each aborted transaction
+    {korvet:orders:0}:$shares       hash: share groups, and the last calls of their members
     {korvet:orders:0}:$index        stream: about every 64 kB, the largest timestamp since the entry before
     {korvet:orders:0}:$summary      stream: the same about every 16 MB
     {korvet:orders:0}:$compacted    stream: its successor while it is compacted; with .state, .index,
@@ -96,6 +97,10 @@ class PartitionKeys:
     @property
     def aborted(self) -> bytes:
         return b"{%b}:$aborted" % self.stream
+
+    @property
+    def shares(self) -> bytes:
+        return b"{%b}:$shares" % self.stream
 
     @property
     def log(self) -> tuple[bytes, ...]:
