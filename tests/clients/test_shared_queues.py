@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from time import monotonic
+from typing import Any
 
 import pytest
 import redis
@@ -49,7 +50,7 @@ def worker(broker: KorvetProcess, topic: str) -> Iterator[ShareConsumer]:
 
 def read_group(server: redis.Redis, topic: str, count: int) -> Entries:
     """Read new records as a plain consumer."""
-    found = server.xreadgroup(topic, "plain", {f"korvet:{topic}:0": ">"}, count=count)
+    found: Any = server.xreadgroup(topic, "plain", {f"korvet:{topic}:0": ">"}, count=count)
     return [(each, fields[b"value"].decode()) for _, entries in found for each, fields in entries]
 
 

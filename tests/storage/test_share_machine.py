@@ -183,14 +183,14 @@ class Queue:
     async def end_locks(self) -> None:
         self.clock.jump(LOCK_MS / 1000)
         if self.redis is not None:
-            for each in self.redis.xpending_range(self.stream, GROUP, "-", "+", 1000):
-                if each["consumer"] != b"$released":
+            for entry in self.redis.xpending_range(self.stream, GROUP, "-", "+", 1000):
+                if entry["consumer"] != b"$released":
                     self.redis.xclaim(
                         self.stream,
                         GROUP,
-                        each["consumer"],
+                        entry["consumer"],
                         0,
-                        [each["message_id"]],
+                        [entry["message_id"]],
                         idle=LOCK_MS,
                         justid=True,
                     )
@@ -202,7 +202,7 @@ class Queue:
     async def read_plain(self, number: int) -> None:
         if self.redis is None:
             return
-        found = self.redis.xreadgroup(GROUP, "plain", {self.stream: ">"}, count=number)
+        found: Any = self.redis.xreadgroup(GROUP, "plain", {self.stream: ">"}, count=number)
         new = [each for each in self.records if not each.count][:number]
         assert [b"%d" % self.records.index(each) for each in new] == [
             fields[b"value"] for _, entries in found for _, fields in entries

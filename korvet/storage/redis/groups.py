@@ -156,11 +156,7 @@ class Groups:
         try:
             while status == b"more":
                 (status,) = await self.partitions.call(
-                    partition,
-                    FOLLOW,
-                    group_id,
-                    id_before,
-                    more_keys=[partition.keys.moved_groups, partition.keys.shares],
+                    partition, FOLLOW, group_id, id_before, more_keys=more_keys
                 )
         except KafkaError as error:
             results[partition.tp] = error

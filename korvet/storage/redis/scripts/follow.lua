@@ -9,7 +9,7 @@
 
 local s, refusal = load('compaction')
 if not s then return refusal end
-if call('HEXISTS', KEYS[7], 'group:' .. ARGV[9]) == 1 then return {'ok'} end
+if call('HGET', KEYS[7], 'group:' .. ARGV[9]) then return {'ok'} end
 if not settle(s, 1000) then
   save(s)
   return {'rescan'}

@@ -23,7 +23,7 @@ local function is_error(reply) return type(reply) == 'table' and reply.err end
 local function has_group() return not is_error(pcall('XPENDING', stream, group)) end
 
 -- Another client may have destroyed the Redis group.
-local function is_open() return call('HEXISTS', shares, group_field) == 1 and has_group() end
+local function is_open() return call('HGET', shares, group_field) and has_group() end
 
 -- Call a command with at most AT_ONCE IDs at a time. `before` and `behind` are its arguments around them.
 local function with_ids(before, ids, behind)

@@ -2,7 +2,7 @@
 --
 -- Answers {'ok'}; or {'rescan'}, {'nostate'}, {'othertopic'}.
 
-if call('HEXISTS', shares, group_field) == 0 then return {'ok'} end
+if not call('HGET', shares, group_field) then return {'ok'} end
 call('XGROUP', 'DESTROY', stream, group)
 call('HDEL', state_key, 'compaction')
 local fields, acquired, acknowledged = call('HGETALL', shares), field_of('acquired', ''), field_of('acknowledged', '')

@@ -24,6 +24,6 @@ forget(member)
 -- its pending entries, 6 its idle time.
 for _, each in ipairs(call('XINFO', 'CONSUMERS', stream, group)) do
   local is_unused = each[4] == 0 and each[6] > LEFT_BEHIND_MS
-  if is_unused and call('HEXISTS', shares, field_of('acquired', each[2])) == 1 then forget(each[2]) end
+  if is_unused and call('HGET', shares, field_of('acquired', each[2])) then forget(each[2]) end
 end
 return {'ok'}

@@ -16,7 +16,7 @@ else
   each_pending(function(found)
     for _, each in ipairs(found) do
       ids[#ids + 1] = each[1]
-      if each[3] < lock and call('HEXISTS', shares, field_of('acquired', each[2])) == 0 then busy = busy or each[2] end
+      if each[3] < lock and not call('HGET', shares, field_of('acquired', each[2])) then busy = busy or each[2] end
     end
   end)
   if busy then return {'busy', busy} end
