@@ -151,7 +151,7 @@ class Groups:
         results: dict[TopicPartition, KafkaError | None],
     ) -> None:
         id_before = partition.mapper.entry_id_before(offset)
-        more_keys = (partition.keys.moved_groups, partition.keys.shares)
+        more_keys = partition.keys.followed
         status = b"more"
         try:
             while status == b"more":

@@ -124,6 +124,11 @@ class PartitionKeys:
         """The last of them: the groups that commits have moved meanwhile."""
         return b"{%b}:$compacted.groups" % self.stream
 
+    @property
+    def followed(self) -> tuple[bytes, bytes]:
+        """The additional keys when a Redis consumer group follows a commit: `moved_groups` and `shares`."""
+        return b"{%b}:$compacted.groups" % self.stream, b"{%b}:$shares" % self.stream
+
 
 @frozen
 class Keyspace:
