@@ -187,7 +187,7 @@ BUGS = {
     ),
     "delivered under a lock": ("SHARE_ACQUIRE", "'IDLE', lock, from", "'IDLE', math.floor(lock / 5), from"),
     "repeated count": ("SHARE_RELEASE", "'TIME', 0, 'JUSTID'", "'TIME', 0, 'RETRYCOUNT', 0, 'JUSTID'"),
-    "never delivered": ("SHARE_ACQUIRE", "if not is_visible(entry) then", "if now % 10 == 0 then"),
+    "never delivered": ("SHARE_ACQUIRE", "if not is_visible then", "if now % 10 == 0 then"),
 }
 
 

@@ -18,14 +18,11 @@ local bound, is_committed = ARGV[18], ARGV[19] == '1'
 local acquired_field = field_of('acquired', member)
 local SEEN_AT_MOST = 5000
 local entries, counts, finished, seen = {}, {}, {}, 0
+-- The acquired ranges of consecutive IDs, for a repeated call: the last one, and the ID after it
+local ranges, first_id, last_id, next_ms, next_seq = {ARGV[11]}, nil, nil, nil, nil
+local byte, DOLLAR = string.byte, 36
 
 local function answer(wait) return {'ok', id_of(s.ms, s.seq), s.epochs, wait, entries, counts} end
-
-local function field(entry, name)
-  for i = 1, #entry[2], 2 do
-    if entry[2][i] == name then return entry[2][i + 1] end
-  end
-end
 
 -- The answer to the call was lost: return what it has acquired, as far as the member still has it.
 local acquired = call('HGET', shares, acquired_field)
@@ -44,10 +41,7 @@ end
 
 -- Aborted transactions whose markers are after the first transactional record. The entries come in ascending order.
 local aborted, aborted_from, has_all_aborted = {}, nil, false
-local function is_aborted(entry)
-  local producer = field(entry, '$transactional') == '1' and match(field(entry, '$producer') or '', '^(%d+):')
-  if not producer then return false end
-  local id = entry[1]
+local function is_aborted(id, producer)
   aborted_from = aborted_from or id
   while not has_all_aborted and (#aborted == 0 or not is_id_before(id, aborted[#aborted].stable)) do
     local more = call('XRANGE', aborted_key, aborted_from, '+', 'COUNT', 100)
@@ -66,21 +60,40 @@ local function is_aborted(entry)
   return false
 end
 
--- Consumers do not see markers, and entries whose IDs have no offset.
-local function is_visible(entry)
-  local ms, seq = pair_of(entry[1])
-  if ms > highest_ms or seq > mask or field(entry, '$control') then return false end
-  return not (is_committed and is_aborted(entry))
+local function size_of(fields)
+  local size = 0
+  for i = 1, #fields do size = size + #fields[i] end
+  return size
 end
 
+-- Consumers do not see markers, and entries whose IDs have no offset. This is most of the script's time: it makes one
+-- pass over the fields, and parses each ID once.
 local function take(entry, count)
+  local id, fields = entry[1], entry[2]
+  local ms, seq = pair_of(id)
+  local is_visible, size, producer, is_transactional = ms <= highest_ms and seq <= mask, 0, nil, false
+  for i = 1, #fields, 2 do
+    local name = fields[i]
+    size = size + #name + #fields[i + 1]
+    if byte(name) == DOLLAR then
+      if name == '$control' then is_visible = false end
+      if name == '$producer' then producer = match(fields[i + 1], '^(%d+):') end
+      if name == '$transactional' then is_transactional = fields[i + 1] == '1' end
+    end
+  end
+  if is_committed and is_transactional and producer and is_aborted(id, producer) then is_visible = false end
   seen = seen + 1
-  if not is_visible(entry) then
-    finished[#finished + 1] = entry[1]
+  if not is_visible then
+    finished[#finished + 1] = id
     return
   end
   entries[#entries + 1], counts[#counts + 1] = entry, count
-  room, bytes = room - 1, bytes - measure(entry, 0)
+  room, bytes = room - 1, bytes - size
+  if ms ~= next_ms or seq ~= next_seq then
+    if first_id then ranges[#ranges + 1] = first_id .. ':' .. last_id end
+    first_id = id
+  end
+  last_id, next_ms, next_seq = id, after(ms, seq)
 end
 
 -- An entry may be as large as the largest one ever.
@@ -131,7 +144,7 @@ local function count_new(most)
   repeat
     found = call('XRANGE', stream, '(' .. last, limit_id, 'COUNT', math.min(100, most - count))
     for _, entry in ipairs(found) do
-      count, size, last = count + 1, size + measure(entry, 0), entry[1]
+      count, size, last = count + 1, size + size_of(entry[2]), entry[1]
     end
   until #found < 100 or count >= most or size >= bytes
   if size < least_bytes and #entries == 0 then return 0 end
@@ -165,15 +178,6 @@ if #entries == 0 then
   return answer(wait)
 end
 
--- Note the acquired ranges, for a repeated call.
-local ranges, first, last = {ARGV[11]}, nil, nil
-for _, entry in ipairs(entries) do
-  local id = entry[1]
-  if last and id_of(after(pair_of(last))) ~= id then
-    ranges[#ranges + 1], first = first .. ':' .. last, nil
-  end
-  first, last = first or id, id
-end
-ranges[#ranges + 1] = first .. ':' .. last
+ranges[#ranges + 1] = first_id .. ':' .. last_id
 call('HSET', shares, acquired_field, table.concat(ranges, ' '))
 return answer(lock)
