@@ -30,7 +30,7 @@ from korvet.protocol.requests import decode_response, encode_request
 MEMBERS = 10
 RECORDS = 100_000
 RECORD_BYTES = 100
-AT_ONCE = 500
+AT_ONCE = 200  # all members together: the most records that a group has in flight
 WAKE_UPS = 50
 ACCEPT = 1
 
