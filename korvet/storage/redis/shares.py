@@ -21,7 +21,13 @@ from attrs import define
 from korvet.concurrency.time_slices import TimeSlices
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.encoded_batches import EncodedBatches
-from korvet.protocol.errors import InvalidRecordState, InvalidRequest, NonEmptyGroup, UnknownTopicOrPartition
+from korvet.protocol.errors import (
+    InvalidRecordState,
+    InvalidRequest,
+    NonEmptyGroup,
+    NotEnoughReplicasAfterAppend,
+    UnknownTopicOrPartition,
+)
 from korvet.storage.interface import IsolationLevel, Topic, TopicPartition
 from korvet.storage.redis.append.layouts import StorageLayout
 from korvet.storage.redis.catalogue import partitions_of
@@ -236,11 +242,22 @@ class Shares:
         return await self.partitions.call(partition, script, *own, more_keys=[partition.keys.shares])
 
     async def _write(self, partition: Partition, script: Script, *own: Argument) -> Answer:
-        """Call a script, and wait until no failover loses what it has written."""
-        run_id = self.redis.run_id(partition.keys.stream)
-        answer = await self._call(partition, script, *own)
+        """Call a script, and wait until no failover loses what it has written.
+
+        If another server has the partition by then, call the script once more: it may have lost the first call, and
+        otherwise answers the same.
+        """
         replicas = partition.config.min_insync_replicas - 1
-        await self.confirmations.wait_replicated(partition.keys.stream, run_id, replicas)
+        for is_last in (False, True):
+            run_id = self.redis.run_id(partition.keys.stream)
+            answer = await self._call(partition, script, *own)
+            try:
+                await self.confirmations.wait_replicated(partition.keys.stream, run_id, replicas)
+            except NotEnoughReplicasAfterAppend:
+                if is_last:
+                    raise
+            else:
+                break
         return answer
 
     # --- Records ----------------------------------------------------------------------------------------
