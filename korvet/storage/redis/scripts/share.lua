@@ -35,7 +35,9 @@ local function with_ids(before, ids, behind)
   end
 end
 
-local function finish(ids) with_ids({'XACK', stream, group}, ids, {}) end
+local function finish(ids)
+  for at = 1, #ids, AT_ONCE do call('XACK', stream, group, unpack(ids, at, math.min(at + AT_ONCE - 1, #ids))) end
+end
 
 -- Release pending entries, which keep their counts. Those that were delivered as often as the limit allows are finished.
 local function give_back(pending, limit)

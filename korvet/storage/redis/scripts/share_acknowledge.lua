@@ -24,7 +24,9 @@ local function look_up()
 end
 
 -- Return the first entry that is not pending, of those that are not below the start offset.
-local function first_other(first, last, is_pending)
+local function first_other(first, last, pending)
+  local is_pending = {}
+  for _, each in ipairs(pending) do is_pending[each[1]] = true end
   local from, found = is_id_before(first, start) and start or first, nil
   if is_id_before(last, from) then return nil end
   repeat
@@ -39,13 +41,12 @@ end
 local released, renewed, finished = {}, {}, {}
 for at = 14, #ARGV, 4 do
   local first, last, kind, offsets = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-  local pending, is_pending = call('XPENDING', stream, group, first, last, MOST), {}
+  local pending = call('XPENDING', stream, group, first, last, MOST)
   if #pending < offsets then
     look_up()
     if is_id_before(last_id, last) then return {'beyond'} end
   end
   for _, each in ipairs(pending) do
-    is_pending[each[1]] = true
     if each[2] == member and each[3] < lock then
       if kind == RELEASE then
         released[#released + 1] = each
@@ -57,7 +58,7 @@ for at = 14, #ARGV, 4 do
       return {'state', each[1]}
     end
   end
-  local other = #pending < offsets and kind ~= GAP and first_other(first, last, is_pending)
+  local other = #pending < offsets and kind ~= GAP and first_other(first, last, pending)
   if other then return {'state', other} end
 end
 
