@@ -107,3 +107,26 @@ def test_no_record_goes_to_both(
     assert by_member
     assert by_plain
     assert Counter() == owners(server, topic)
+
+
+def test_a_member_that_waits_gets_what_a_plain_consumer_gives_back(
+    broker: KorvetProcess, topic: str, worker: ShareConsumer, server: redis.Redis
+) -> None:
+    stream = f"korvet:{topic}:0"
+    produce(broker, topic, "0")
+    (first,) = received(worker)
+    worker.acknowledge(first)
+    worker.commit_sync(LIMIT_S)
+    # No member waits for this record: Redis has it before the broker sees that the log has grown.
+    pipeline = server.pipeline()
+    pipeline.xadd(stream, {"value": "1"})
+    pipeline.xreadgroup(topic, "plain", {stream: ">"})
+    _, ((_, ((entry_id, _),)),) = pipeline.execute()
+    assert [] == [each for each in worker.poll(0.5) if each.error() is None]
+
+    server.xclaim(stream, topic, "plain", 0, [entry_id], idle=86_400_000, justid=True)
+
+    (again,) = received(worker)
+    assert ("1", 2) == (value_of(again), again.delivery_count())
+    worker.acknowledge(again)
+    worker.commit_sync(LIMIT_S)
