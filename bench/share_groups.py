@@ -2,7 +2,7 @@
 
 Ten members of one group work on one partition. They are connections of one process that send requests without a client
 library, and acknowledge with each fetch what the one before has acquired. Times of the processor are those of the
-broker and its server; the wall clock tells little if the machine is busy.
+broker and its server; the wall clock has little meaning if the machine is busy.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def test_a_member_that_waits_gets_what_a_plain_consumer_gives_back(
     (first,) = received(worker)
     worker.acknowledge(first)
     worker.commit_sync(LIMIT_S)
-    # No member waits for this record: Redis has it before the broker sees that the log has grown.
+    # No member waits for this record: the plain consumer reads it in the same transaction that adds it.
     pipeline = server.pipeline()
     pipeline.xadd(stream, {"value": "1"})
     pipeline.xreadgroup(topic, "plain", {stream: ">"})

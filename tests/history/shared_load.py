@@ -193,7 +193,7 @@ class SharedLoad:
 
 @define(eq=False)
 class Member:
-    """A member of the share group, with a connection of its own."""
+    """A member of the share group, and its connection."""
 
     name: str
     topic_id: UUID
