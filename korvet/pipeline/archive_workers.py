@@ -36,6 +36,7 @@ class SparkWorkers:
     connecting: Connecting
     start: Callable[[], SparkSession]
     _spark: SparkSession | None = field(default=None, init=False)
+    _starting: threading.Lock = field(factory=threading.Lock, init=False)
 
     def stop(self) -> None:
         """End the session, if it was ever started."""
@@ -57,14 +58,15 @@ class SparkWorkers:
             return [Outcome.from_json(row.outcome) for row in rows.collect()]
 
     def session(self) -> SparkSession:
-        """Return the session; the first call creates it."""
-        if self._spark is None:
-            # Spark installs its own handler for Ctrl-C, which cancels jobs; restore ours.
-            handler = signal.getsignal(signal.SIGINT)
-            self._spark = self.start()
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGINT, handler)
-        return self._spark
+        """Return the session, which the first call creates. Several threads may call it."""
+        with self._starting:
+            if self._spark is None:
+                # Spark installs its own handler for Ctrl-C, which cancels jobs; restore ours.
+                handler = signal.getsignal(signal.SIGINT)
+                self._spark = self.start()
+                if threading.current_thread() is threading.main_thread():
+                    signal.signal(signal.SIGINT, handler)
+            return self._spark
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from korvet.cli.lake.options import (
 )
 from korvet.cli.times import duration_ms
 
+
 @click.command(name="retain")
 @lake_location("--at")
 @click.option("-t", "--topics", metavar="TOPICS", help="Names, separated by commas. [all that have a table]")

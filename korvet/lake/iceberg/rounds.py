@@ -79,7 +79,9 @@ class Rounds:
         except LakeError as error:
             if self.skips_others and isinstance(error, WrongTable):
                 return None
-            return Outcome(error=str(error), may_pass=isinstance(error, (Unreachable, CommitConflict, CatalogueRefused)))
+            return Outcome(
+                error=str(error), may_pass=isinstance(error, (Unreachable, CommitConflict, CatalogueRefused))
+            )
         except (
             Exception
         ) as error:  # catalogues raise the errors of their libraries, without a class in common

@@ -21,7 +21,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NewType
@@ -168,7 +168,7 @@ class LakeFile:
 
 def policy_of(topic: str, settings: Settings, folder: Path) -> Policy:
     """Return the policy for merged settings. Raises ConfigError."""
-    values = {
+    values: dict[str, Any] = {
         "lag_s": settings.lag,
         "flush_bytes": settings.flush_bytes,
         "retain_s": settings.retain,
@@ -233,7 +233,7 @@ def read_lake_file(path: Path) -> LakeFile:
             except re.error as error:
                 faults.append(f"{where}: is neither a name nor a regular expression: {error}")
     try:
-        made = CONVERTER_OF_FILES.structure(known, LakeFile)
+        made: LakeFile = CONVERTER_OF_FILES.structure(known, LakeFile)
     except ClassValidationError as error:
         raise ConfigError([*faults, *described(error, f"{path}: $")]) from None
     made = evolve(made, defaults=defaults, sections=topics, folder=path.parent)
@@ -256,7 +256,7 @@ def _settings(where: str, value: object, faults: list[str]) -> Settings:
     values = _tables(where, value, faults)
     faults += _unknown(where, values, NAMES)
     try:
-        made = CONVERTER_OF_FILES.structure(
+        made: Settings = CONVERTER_OF_FILES.structure(
             {name: each for name, each in values.items() if name in NAMES}, Settings
         )
     except ClassValidationError as error:
@@ -317,10 +317,14 @@ def _decode(value: Any, _type: Any) -> dict[str, Any]:
     return value
 
 
+def _is(kind: Any) -> Callable[[Any], bool]:
+    return lambda each: each is kind
+
+
 def _converter() -> Any:
     converter = CONVERTER.copy()
     for kind, hook in ((Seconds, _seconds), (Bytes, _bytes), (Ratio, _ratio), (DecodeSettings, _decode)):
-        converter.register_structure_hook_func(lambda each, kind=kind: each is kind, hook)
+        converter.register_structure_hook_func(_is(kind), hook)
     return converter
 
 

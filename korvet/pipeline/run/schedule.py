@@ -134,6 +134,11 @@ class TableSchedule:
             if offset >= waiting.end:
                 waiting.clear_s = waiting.observed_s
 
+    def recover(self, now: float) -> None:
+        """Forget an error of the archive that has nothing to archive, when its next attempt would be due."""
+        if self.archive.is_ready(now):
+            self.archive.succeeded()
+
     def lost(self, in_a_row: int) -> None:
         """Note how many commits in a row were lost to another run."""
         self.is_standby = in_a_row >= LOST_COMMITS
