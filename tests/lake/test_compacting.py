@@ -316,7 +316,7 @@ def test_compaction_killed_at_any_step_loses_and_duplicates_no_record(
 def test_command_prints_joined_files_and_dry_run_prints_the_plan(table: LakeTable, tmp_path: Path) -> None:
     archived(table, [0], [0], [0])
     run = CliRunner().invoke
-    arguments = ["--at", str(tmp_path / "lake")]
+    arguments = ["--lake", str(tmp_path / "lake")]
 
     dry, done, again = (run(command, [*arguments, *more]).output for more in (["--dry-run"], [], []))
 
@@ -342,7 +342,7 @@ def test_command_prints_commits_made_before_a_failure(
         raise Unreachable("the store refuses.")
 
     monkeypatch.setattr("korvet.lake.compacting.replace", once)
-    result = CliRunner().invoke(command, ["--at", str(tmp_path / "lake")])
+    result = CliRunner().invoke(command, ["--lake", str(tmp_path / "lake")])
 
     assert 1 == result.exit_code
     assert result.stdout.startswith("orders: 2 files of ")
@@ -357,7 +357,7 @@ def test_command_names_a_damaged_file_and_exits_with_1(table: LakeTable, tmp_pat
     content[200] ^= 1
     path.write_bytes(content)
 
-    result = CliRunner().invoke(command, ["--at", str(tmp_path / "lake")])
+    result = CliRunner().invoke(command, ["--lake", str(tmp_path / "lake")])
 
     assert 1 == result.exit_code
     assert f"{table.files[0].path} is damaged" in result.output
