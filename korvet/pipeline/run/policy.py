@@ -192,14 +192,19 @@ FILE_KEYS = {one.name for one in attrs.fields(LakeFile)} - {"sections", "folder"
 
 # --- Topic settings of the broker ---------------------------------------------------------------------------
 
+
+def _boolean(text: str) -> bool:
+    return text.strip().lower() == "true"
+
+
 # Topic setting -> (name in Settings, function of its value).
 TOPIC_SETTINGS: Mapping[str, tuple[str, Any]] = {
-    "korvet.lake.enable": ("enable", lambda text: text == "true"),
+    "korvet.lake.enable": ("enable", _boolean),
     "korvet.lake.lag.ms": ("lag", lambda text: int(text) / 1000),
     "korvet.lake.retention.ms": ("retain", lambda text: int(text) / 1000 if int(text) >= 0 else math.inf),
     "korvet.lake.decode": ("decode", lambda text: {"format": text}),
     "korvet.lake.on.error": ("on_error", str),
-    "korvet.lake.iceberg.enable": ("iceberg", lambda text: text == "true"),
+    "korvet.lake.iceberg.enable": ("iceberg", _boolean),
 }
 ARCHIVED = "remote.storage.enable"
 DESCRIBED = (*TOPIC_SETTINGS, ARCHIVED)
@@ -208,7 +213,7 @@ DESCRIBED = (*TOPIC_SETTINGS, ARCHIVED)
 def topic_settings(given: Mapping[str, str]) -> Settings:
     """Return the settings that a topic has on the broker. `given` are those that differ from the defaults."""
     values = {name: parse(given[each]) for each, (name, parse) in TOPIC_SETTINGS.items() if each in given}
-    if given.get(ARCHIVED) == "true":
+    if _boolean(given.get(ARCHIVED, "")):
         values.setdefault("enable", True)
     return Settings(**values)
 

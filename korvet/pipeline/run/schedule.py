@@ -22,6 +22,8 @@ STANDBY_S = 30.0
 LONGEST_POLL_S = 5.0
 SHORTEST_POLL_S = 0.1
 POLLS_A_LAG = 4
+# Time that a commit may take after a record's lag, before the table is behind.
+COMMIT_S = 5.0
 RETAIN_EVERY_S = 3600.0
 VACUUM_EVERY_S = 24 * 3600.0
 
@@ -29,7 +31,7 @@ VACUUM_EVERY_S = 24 * 3600.0
 class State(StrEnum):
     """The state of a table."""
 
-    CURRENT = "current"  # no record waits for longer than the policy allows
+    CURRENT = "current"  # no record waits for much longer than the policy allows
     BEHIND = "behind"
     STANDBY = "standby"  # another run commits to the table
     RETRYING = "retrying"
@@ -218,7 +220,8 @@ class TableSchedule:
         if self.is_standby:
             return State.STANDBY
         is_behind = any(
-            waiting.archived is None or (waiting.offsets and now - waiting.clear_s > self.policy.lag_s)
+            waiting.archived is None
+            or (waiting.offsets and now - waiting.clear_s > self.policy.lag_s + COMMIT_S)
             for waiting in self.partitions.values()
         )
         return State.BEHIND if is_behind else State.CURRENT
