@@ -10,7 +10,10 @@ import pytest
 from korvet.config import ConfigError
 from korvet.pipeline.run.policy import LakeFile, Policy, read_lake_file
 
-UNTERMINATED = '$.topics."(x": is neither a name nor a regular expression: missing ), unterminated subpattern at position 0'
+UNTERMINATED = (
+    """$.topics."(x": is neither a name nor a regular expression: """
+    "missing ), unterminated subpattern at position 0"
+)
 
 
 def read(folder: Path, text: str) -> LakeFile:
