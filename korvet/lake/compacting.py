@@ -147,7 +147,7 @@ def groups_by_class(
     for partition, end in (table.archived_up_to if ends is None else ends).items():
         there = [each for each in held_ranges(table, partition) if each.end <= end]
         for run in _joinable(there):
-            several = next(filter(None, (_below(run, limit) for limit in CLASS_BYTES)), ())
+            several = next(filter(None, (below(run, limit) for limit in CLASS_BYTES)), ())
             groups += [Group(tuple(ranges), target_bytes) for ranges in several]
     return [group for group in groups if group.is_worthwhile]
 
@@ -166,7 +166,7 @@ def _joinable(ranges: Sequence[HeldRange]) -> Iterator[list[HeldRange]]:
         yield run
 
 
-def _below(run: Sequence[HeldRange], limit_bytes: int) -> list[list[HeldRange]]:
+def below(run: Sequence[HeldRange], limit_bytes: int) -> list[list[HeldRange]]:
     """Return the first CLASS_RANGES of each stretch of ranges below a size, and the next ones, if there are as many."""
     found: list[list[HeldRange]] = []
     stretch: list[HeldRange] = []

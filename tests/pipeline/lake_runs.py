@@ -13,7 +13,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -153,6 +153,12 @@ class RunProcess:
         self._collecting.join(timeout=60)
         self.out = process.stdout.read()
         return status
+
+    def killed_after(self, seconds: float) -> None:
+        """Let it run for a time, and kill it (SIGKILL); assert that it ran until then."""
+        with suppress(subprocess.TimeoutExpired):
+            self._running().wait(seconds)
+        assert -signal.SIGKILL == self.end(signal.SIGKILL), self.lines
 
     def _running(self) -> subprocess.Popen[str]:
         assert self._process is not None

@@ -79,7 +79,8 @@ def command(
     given = spark_settings(spark_texts)
     address = None if metrics is None else parsed_address(metrics)
     location, typed = locations(evolve(read, lake=lake or read.lake))
-    logging.basicConfig(format="korvet: %(message)s", level=logging.WARNING)
+    logging.basicConfig(format="korvet: %(message)s")
+    logging.getLogger("korvet.metrics.page").setLevel(logging.INFO)  # it logs its address
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs tracebacks when Java has ended
     connecting = Connecting(servers, request_timeout_s=timeout_s(), security=security())
     try:
