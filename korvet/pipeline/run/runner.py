@@ -176,7 +176,7 @@ class Run:
         if table.has_more:
             return True
         progress = self._archive.progress.get(table.topic)
-        return progress is not None and progress.goes_on and table.schedule.archive.is_ready(now)
+        return progress is not None and progress.goes_on and bool(table.schedule.due(now))
 
     # --- Observing ------------------------------------------------------------------------------------------
 
