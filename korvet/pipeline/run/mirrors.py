@@ -55,7 +55,9 @@ class CatalogueMirrors:
             except ModuleNotFoundError as error:
                 if error.name is None or error.name.startswith("korvet"):
                     raise
-                return NotMirrored(f"{error.name} is missing: pip install 'korvet[iceberg]'", may_pass=False)
+                return NotMirrored(
+                    f"the mirror, for {error.name}, requires: pip install 'korvet[iceberg]'", may_pass=False
+                )
             except LakeError as error:
                 return NotMirrored(str(error), may_pass=not isinstance(error, InvalidLocation))
         return self._rounds.one(topic)

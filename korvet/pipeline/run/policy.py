@@ -92,7 +92,7 @@ NAMES = tuple(one.name for one in attrs.fields(Settings))
 
 @frozen
 class Policy:
-    """What is done with a topic."""
+    """The policy of one topic."""
 
     topic: str
     #: Longest time for which a record waits for its commit.

@@ -47,7 +47,7 @@ SHORTEST_WAIT_S = 0.02
 
 @frozen
 class Seen:
-    """What a round has read from the brokers."""
+    """The answers of the brokers in one round."""
 
     topics: Mapping[str, Topic]
     policies: Mapping[str, Policy]
