@@ -23,6 +23,8 @@ from tests.lake.replay import live_files, rows_of
 from tests.pipeline.archiving import archived, growing, log_of, values, without_times
 from tests.pipeline.lake_runs import killed_after, run_of, run_once, running, seed, written
 from tests.pipeline.support import Cluster
+from tests.processes import KorvetProcess
+from tests.servers import VALKEY, start_server
 
 
 def wait_until(condition: Callable[[], bool], limit_s: float = 120) -> None:
@@ -253,3 +255,59 @@ def test_table_follows_an_earlier_archiver(memory: Cluster, topic: str, tmp_path
 
     assert 10 == run.statuses[0].records
     assert without_times(rows_of(tmp_path / "lake" / topic)) == log_of(memory, topic)
+
+
+@pytest.mark.servers
+def test_run_continues_when_the_broker_was_killed_and_started_again(topic: str, tmp_path: Path) -> None:
+    file = written(tmp_path, f"[defaults]\nlag = '100ms'\niceberg = true\n[topics.{topic}]\n")
+    table = tmp_path / "lake" / topic
+    server = start_server(VALKEY)
+    try:
+        with KorvetProcess(storage=server.url) as broker:
+            cluster = Cluster(broker.bootstrap_servers, is_dense=False)
+            cluster.create(topic, partitions=2)
+            cluster.produce(topic, values(100))
+            with running(run_of(cluster.bootstrap_servers, file)) as run:
+                wait_until(lambda: states(run) == {topic: State.CURRENT} and len(rows_of(table)) == 100)
+                broker.kill()
+                wait_until(lambda: bool(run.error))
+                assert not run.is_ready
+                broker.start()
+                cluster.produce(topic, values(100))
+                wait_until(lambda: len(rows_of(table)) == 200 and run.is_ready)
+
+            assert without_times(rows_of(table)) == log_of(cluster, topic)
+    finally:
+        server.remove()
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_tables_advance_without_the_catalogue_and_are_mirrored_when_it_is_there(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    memory.produce(topic, values(10))
+    away = tmp_path / "away"
+    file = written(
+        tmp_path,
+        f"""
+        [defaults]
+        lag = "100ms"
+        iceberg = true
+        [topics.{topic}]
+        [catalog]
+        type = "sql"
+        uri = "sqlite:///{away}/catalogue.db"
+        """,
+    )
+
+    with running(run_of(memory.bootstrap_servers, file)) as run:
+        wait_until(lambda: states(run) == {topic: State.RETRYING})
+        assert "mirror: the catalogue " in errors(run)[topic]
+        memory.produce(topic, values(10))
+        wait_until(lambda: len(rows_of(tmp_path / "lake" / topic)) == 20)
+        away.mkdir()
+        wait_until(lambda: states(run) == {topic: State.CURRENT})
+
+    metadata = max((tmp_path / "lake" / topic / "_iceberg" / "metadata").glob("*.metadata.json"))
+    assert rows_of(tmp_path / "lake" / topic) == rows_of_iceberg(str(metadata))
