@@ -35,6 +35,7 @@ from korvet.pipeline.archive_plan import (
     Rows,
     TopicPlan,
     Wanted,
+    bounded,
     bounds_of,
     dealt,
     described,
@@ -335,20 +336,8 @@ class Archive:
         in_turn = [piece for row in zip_longest(*pieces) for piece in row if piece is not None]
         if self.round_bytes is None or not in_turn:
             return in_turn
-        chosen: list[Piece] = []
-        left = float(self.round_bytes * self.workers.cores)
-        for piece in in_turn:
-            if left <= 0:
-                break
-            chosen.append(piece)
-            rows = self._progress(piece.tp.topic).rows
-            expected = piece.max_bytes
-            if rows is not None:
-                expected = min(
-                    expected, round((piece.end - piece.start) / rows.offsets_each * rows.bytes_each)
-                )
-            left -= expected
-        return chosen
+        rows = {piece.tp.topic: self._progress(piece.tp.topic).rows for piece in in_turn}
+        return bounded(in_turn, self.round_bytes * self.workers.cores, rows)
 
     # --- Working ------------------------------------------------------------------------------------------
 

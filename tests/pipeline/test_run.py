@@ -165,6 +165,20 @@ def test_topics_partitions_and_policies_join_while_it_runs(
 
 
 @pytest.mark.usefixtures("no_other_topics")
+def test_one_round_archives_all_tables_that_are_due(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    names = [f"{topic}-{number}" for number in range(20)]
+    for name in names:
+        memory.create(name, partitions=2)
+        memory.produce(name, values(20))
+    run = run_of(memory.bootstrap_servers, written(tmp_path, f"[topics.'{topic}-.*']\n"))
+
+    run.round()
+
+    assert dict.fromkeys(names, 20) == {status.topic: status.records for status in run.statuses}
+    assert 20 * 20 == sum(len(rows_of(tmp_path / "lake" / name)) for name in names)
+
+
+@pytest.mark.usefixtures("no_other_topics")
 def test_small_files_are_joined_while_it_runs(memory: Cluster, topic: str, tmp_path: Path) -> None:
     memory.create(topic)
     file = written(tmp_path, f"[topics.{topic}]\n")
