@@ -28,6 +28,7 @@ from korvet.client import REFUSALS, Client, OffsetAndMetadata, Topic, TopicParti
 from korvet.lake.errors import CommitConflict, LakeError, Unreachable
 from korvet.lake.files import ArchivedRange, file_range
 from korvet.lake.location import Location
+from korvet.lake.parallel import results
 from korvet.lake.put_if_absent import refuse_unsafe_store
 from korvet.lake.table import LakeTable
 from korvet.pipeline.archive_plan import (
@@ -231,13 +232,13 @@ class Archive:
 
         `progress` has the errors of topics. Raises KafkaError, SparkFailed and JavaEnded.
         """
-        plans = [plan for target in targets if (plan := self._plan(target)) is not None]
+        plans = [plan for _, plan in results(self._plan, targets) if plan is not None]
         self.on_progress(self)
         pieces = self._first_pieces([self._pieces(plan) for plan in plans])
         if pieces:
             outcomes = self._run_tasks(dealt(pieces, self.workers.cores))
-            for plan in plans:
-                self._commit_outcomes(plan, outcomes)
+            for _ in results(partial(self._commit_outcomes, outcomes=outcomes), plans):
+                pass
             self.on_progress(self)
         trio.run(self._commit_group, [plan.table for plan in plans])
         return any(self._progress(plan.table.topic).goes_on for plan in plans)
