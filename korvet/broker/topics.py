@@ -222,6 +222,13 @@ ALL_SETTINGS = (
         lambda config: config.offset_sequence_bits,
         fixed=True,
     ),
+    # For `korvet lake run`, which reads them
+    TopicSetting("korvet.lake.enable", boolean(), "false", enforced=True),
+    TopicSetting("korvet.lake.lag.ms", long(at_least=100), "60000", enforced=True),
+    TopicSetting("korvet.lake.retention.ms", long(at_least=-1), "-1", enforced=True),
+    TopicSetting("korvet.lake.decode", one_of("none", "json", "avro", "protobuf"), "none", enforced=True),
+    TopicSetting("korvet.lake.on.error", one_of("dlq", "skip", "stop"), "dlq", enforced=True),
+    TopicSetting("korvet.lake.iceberg.enable", boolean(), "false", enforced=True),
     # Kafka's settings that are only stored and shown
     _stored("compression.gzip.level", integer(at_least=-1, at_most=9), -1),
     _stored("compression.lz4.level", integer(at_least=1, at_most=17), 9),
