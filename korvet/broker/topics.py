@@ -18,7 +18,7 @@ from enum import IntEnum
 from itertools import chain, product
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from korvet.config import MAX_LONG, Config, Kind, boolean, double, integer, list_of, long, one_of, text
 from korvet.protocol.errors import (
@@ -504,9 +504,10 @@ class TopicRules:
     is_compacted: bool = False
     checks_records: bool = True
 
-    @property
-    def limits_timestamps(self) -> bool:
-        """True if the timestamps of records must be validated."""
+    limits_timestamps: bool = field(init=False)  # True if the timestamps of records must be validated
+
+    @limits_timestamps.default
+    def _limits_timestamps(self) -> bool:
         limited = min(self.timestamp_before_max_ms, self.timestamp_after_max_ms) < MAX_LONG
         return limited and not self.log_append_time
 
