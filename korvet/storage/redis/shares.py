@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from math import inf
 from typing import cast
 
@@ -179,7 +180,10 @@ class Shares:
         """See `ShareLog.share_offsets`."""
         found = {}
         for partition in await self._opened(group_id, topics):
-            status, *rest = await self._call(partition, SHARE_OFFSETS, group_id, b"")
+            try:
+                status, *rest = await self._call(partition, SHARE_OFFSETS, group_id, b"")
+            except UnknownTopicOrPartition:
+                continue
             if status == b"ok":
                 start, lag = rest
                 key = SharePartitionKey(partition.tp, partition.topic.topic_id, group_id)
@@ -201,7 +205,8 @@ class Shares:
     async def forget_shares(self, group_id: str, topics: Collection[Topic]) -> None:
         """See `ShareLog.forget_shares`."""
         for partition in await self._opened(group_id, topics):
-            await self._write(partition, SHARE_FORGET, group_id, b"")
+            with suppress(UnknownTopicOrPartition):
+                await self._write(partition, SHARE_FORGET, group_id, b"")
 
     # --- Partitions -------------------------------------------------------------------------------------
 
@@ -220,7 +225,10 @@ class Shares:
         opened = []
         time_slices = TimeSlices()
         for at in range(0, len(tps), PARTITIONS_AT_ONCE):
-            some = [await self._partition(tp) for tp in tps[at : at + PARTITIONS_AT_ONCE]]
+            some = []
+            for tp in tps[at : at + PARTITIONS_AT_ONCE]:
+                with suppress(UnknownTopicOrPartition):  # the topic was deleted meanwhile
+                    some.append(await self._partition(tp))
             commands: list[Command] = [(b"HGET", each.keys.shares, f"group:{group_id}") for each in some]
             replies = await self.redis.pipeline(commands, repeatable=True)
             for partition, reply in zip(some, replies, strict=True):
