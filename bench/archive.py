@@ -135,7 +135,7 @@ def measure_memory(results: Results, address: str, folder: Path, rounds: int) ->
             lake = folder / f"memory-{million}-{number}"
             command = [sys.executable, "-m", "korvet", "lake", "archive", "-b", address, "--once"]
             process = subprocess.Popen(
-                [*command, "-t", f"small-{million}", "--to", str(lake)],
+                [*command, "-t", f"small-{million}", "--lake", str(lake)],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )

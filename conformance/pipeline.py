@@ -311,7 +311,7 @@ class Checks:
                 sorted((row.partition, row.offset, as_bytes(row.value)) for row in found.collect()),
                 sorted((row.partition, row.offset, row.value) for row in rows),
             )
-        expect(0, self.korvet("lake", "audit", *self.lake("--at"), login).returncode)
+        expect(0, self.korvet("lake", "audit", *self.lake(), login).returncode)
         expect(
             {"korvet-lake"}, {group.group_id for group in self.admin.list_consumer_groups().result(30).valid}
         )
@@ -319,7 +319,7 @@ class Checks:
     def archived_by_reader(self) -> None:
         login = self.properties("reader", "PLAIN")
         result = self.korvet(
-            *("lake", "archive", "--topics", "orders,secret", "--to", str(self.folder / "one")),
+            *("lake", "archive", "--topics", "orders,secret", "--lake", str(self.folder / "one")),
             *("--once", "--json", login),
         )
 
@@ -335,7 +335,7 @@ class Checks:
         self.save(self.spark.createDataFrame([("new", "1")], "key string, value string"), "orders")
         sql = "select count(*) as n, count(distinct partition, offset) as d from orders"
         result = self.korvet(
-            "lake", "query", sql, *self.lake("--at"), "--json", self.properties("alice", "SCRAM-SHA-512")
+            "lake", "query", sql, *self.lake(), "--json", self.properties("alice", "SCRAM-SHA-512")
         )
 
         expect([{"n": 1001, "d": 1001}], [json.loads(line) for line in result.stdout.splitlines()])
@@ -402,8 +402,8 @@ class Checks:
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         return f"--command-config={file}"
 
-    def lake(self, option: str = "--to") -> tuple[str, str]:
-        return option, str(self.folder / "lake")
+    def lake(self) -> tuple[str, str]:
+        return "--lake", str(self.folder / "lake")
 
     def korvet(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a korvet command; its output must not have secrets."""

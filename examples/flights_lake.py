@@ -62,7 +62,7 @@ def run(folder: Path, rows: int | None) -> None:
         archive_rest(servers, TOPIC, lake)
         show(f"archived {rows_of(lake, TOPIC):,} rows")
 
-        korvet("lake", "decode", "--at", lake, "--to", typed, "--topics", TOPIC, "--once")
+        korvet("lake", "decode", "--lake", lake, "--typed", typed, "--topics", TOPIC, "--once")
         compare_delays(delays(servers, lake, typed), rows)
 
         kept = wait_until_trimmed(servers)
@@ -73,7 +73,7 @@ def run(folder: Path, rows: int | None) -> None:
         )
 
         korvet("topics", "create", AGAIN, *SETTINGS, "-b", servers)
-        korvet("lake", "replay", TOPIC, "--from", lake, "--into", AGAIN, "-b", servers)
+        korvet("lake", "replay", TOPIC, "--lake", lake, "--into", AGAIN, "-b", servers)
         archive_rest(servers, AGAIN, lake)
         compare_tables(lake)
     show("Both tables are equal, row for row.")
@@ -107,17 +107,17 @@ def broker(folder: Path) -> Iterator[str]:
 @contextmanager
 def archiving(servers: str, lake: str) -> Iterator[None]:
     """Run the archive during the block; at the end it completes its current commit."""
-    with process("lake", "archive", "-b", servers, "--topics", TOPIC, "--to", lake, "--every", "1s"):
+    with process("lake", "archive", "-b", servers, "--topics", TOPIC, "--lake", lake, "--every", "1s"):
         yield
 
 
 def archive_rest(servers: str, topic: str, lake: str) -> None:
-    korvet("lake", "archive", "-b", servers, "--topics", topic, "--to", lake, "--once")
+    korvet("lake", "archive", "-b", servers, "--topics", topic, "--lake", lake, "--once")
 
 
 def delays(servers: str, lake: str, typed: str) -> pd.DataFrame:
     """Return each carrier's flights and mean delay, by SQL on the typed table."""
-    answer = korvet("lake", "query", QUERY, "--at", lake, "--typed", typed, "-b", servers, "--json")
+    answer = korvet("lake", "query", QUERY, "--lake", lake, "--typed", typed, "-b", servers, "--json")
     return pd.DataFrame([json.loads(line) for line in answer.splitlines()])
 
 

@@ -1,11 +1,11 @@
-"""Show URLs without their passwords, and separate the login from a URL."""
+"""Split URLs, and show them without their passwords."""
 
 from __future__ import annotations
 
 import base64
 import re
 from collections.abc import Mapping
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 # Parts of the names of options whose values are passwords.
 SECRET = re.compile("password|token|secret|api_?key|signature", re.IGNORECASE)
@@ -22,6 +22,18 @@ def without_password(url: str) -> str:
     scheme, slashes, credentials = login.rpartition("//")
     user = credentials.partition(":")[0]
     return f"{scheme}{slashes}{user}{at}{host}{shown_options}"
+
+
+def split_hosts(url: str) -> SplitResult:
+    """Split a URL that may name several servers, as in redis+sentinel://h1:1,[::1]:2/name.
+
+    `urlsplit` of newer Pythons refuses an IPv6 address that is not the first one. Raises ValueError.
+    """
+    scheme, mark, rest = url.partition("://")
+    if not mark or scheme.strip("+abcdefghijklmnopqrstuvwxyz"):
+        return urlsplit(url)
+    netloc = re.split("[/?#]", rest, maxsplit=1)[0]
+    return urlsplit(f"{scheme}://{rest.removeprefix(netloc)}")._replace(netloc=netloc)
 
 
 def split_login(url: str) -> tuple[str, Mapping[str, str]]:

@@ -54,6 +54,7 @@ def test_sdist_contains_all_files_of_the_top_level(tmp_path: Path) -> None:
         "docs/README.md",
         "deploy/korvet.service",
         "korvet/storage/redis/scripts/append.lua",
+        "korvet/storage/redis/scripts/append_usual.lua",
     } <= names
 
 

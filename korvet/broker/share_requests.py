@@ -12,9 +12,9 @@ from korvet.broker.sharing import Acknowledgements
 from korvet.protocol.errors import ErrorCode, KafkaError, NotLeaderOrFollower, detached
 from korvet.protocol.messages.share_fetch import LeaderIdAndEpoch, NodeEndpoint
 from korvet.security.acls import Operation, ResourceType
-from korvet.share.coordinator import SharePartitionKey
 from korvet.share.sessions import Partition, ShareSession
 from korvet.storage.interface import TopicPartition
+from korvet.storage.shares import SharePartitionKey
 
 NO_LEADER = LeaderIdAndEpoch()
 
@@ -57,9 +57,8 @@ class ShareRequest:
             try:
                 if isinstance(batches, KafkaError):
                     raise batches
-                key = str(await self.find(partition))
-                member_id = self.session.key.member_id
-                await self.broker.share.coordinator.acknowledge(key, member_id, batches)
+                key = await self.find(partition)
+                await self.broker.share.partitions.acknowledge(key, self.session.key.member_id, batches)
                 outcomes[partition] = None
             except KafkaError as error:
                 outcomes[partition] = detached(error)

@@ -14,8 +14,8 @@ from korvet.broker.group_settings import (
     duration_ms,
 )
 from korvet.config import Config
-from korvet.share.partition import ShareLimits
 from korvet.storage.interface import IsolationLevel
+from korvet.storage.shares import ShareLimits
 
 
 @frozen

@@ -24,9 +24,10 @@ from korvet.protocol.errors import InvalidRecordState, InvalidRequest, KafkaErro
 from korvet.protocol.messages.share_fetch import AcknowledgementBatch
 from korvet.protocol.text import quoted
 from korvet.share.coordinator import ShareCoordinator, share_routing
-from korvet.share.partition import Acknowledged, AckType, ShareLimits
+from korvet.share.partitions import SharePartitions
 from korvet.share.sessions import INITIAL_EPOCH, Partition, SessionKey, ShareSession, ShareSessions
 from korvet.storage.interface import Storage
+from korvet.storage.shares import Acknowledged, AckType, ShareLimits, SharePartitionKey
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class Sharing:
 
     groups: GroupCoordinator
     coordinator: ShareCoordinator
+    partitions: SharePartitions
     sessions: ShareSessions
     reading: dict[str, trio.Lock] = field(factory=dict)  # of the share partitions from which a request reads
     _ended: list[ShareSession] = field(factory=list)
@@ -78,7 +80,7 @@ class Sharing:
         """Release all records that a session's member has acquired. If that fails, their locks end."""
         for key in sorted(session.share_keys):
             try:
-                await self.coordinator.release(key, session.key.member_id)
+                await self.partitions.release(SharePartitionKey.parsed(key), session.key.member_id)
             except KafkaError as error:
                 fields = {"_key": quoted(key), "share": key, "error": error.message}
                 logger.warning("records of share partition %(_key)s stay locked: %(error)s", fields)
@@ -183,5 +185,5 @@ def open_sharing(storage: Storage, config: Config, groups: GroupCoordinator) -> 
 
     coordinator = ShareCoordinator(storage, share_routing(groups.routing), limits_of)
     sessions = ShareSessions(share_of(config.group_share_max_share_sessions, config.processes), ended)
-    sharing = Sharing(groups, coordinator, sessions)
+    sharing = Sharing(groups, coordinator, SharePartitions(coordinator), sessions)
     return sharing

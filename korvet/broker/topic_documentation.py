@@ -22,6 +22,14 @@ HELP: Mapping[str, str] = {
     "flush.ms": "Time after which the log is flushed to disk.",
     "follower.replication.throttled.replicas": "Replicas whose replication is throttled at the follower.",
     "index.interval.bytes": "Bytes between two entries of the offset index.",
+    "korvet.lake.decode": "Format of the values that korvet lake run decodes to a typed table; none only archives"
+    " them.",
+    "korvet.lake.enable": "Let korvet lake run keep a table of the topic.",
+    "korvet.lake.iceberg.enable": "Let korvet lake run mirror the topic's tables to Iceberg.",
+    "korvet.lake.lag.ms": "Longest time for which a record waits until korvet lake run commits it to the table.",
+    "korvet.lake.on.error": "Treatment of values that korvet lake run cannot decode: write them to the table of bad"
+    " rows (dlq), skip them, or stop.",
+    "korvet.lake.retention.ms": "Time for which korvet lake run keeps records in the table; -1 is unlimited.",
     "leader.replication.throttled.replicas": "Replicas whose replication is throttled at the leader.",
     "local.retention.bytes": "Maximum size of the local part of an archived partition; -2 uses retention.bytes.",
     "local.retention.ms": "Time for which archived records are kept in the local log; -2 uses retention.ms.",

@@ -18,7 +18,7 @@ from enum import IntEnum
 from itertools import chain, product
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from korvet.config import MAX_LONG, Config, Kind, boolean, double, integer, list_of, long, one_of, text
 from korvet.protocol.errors import (
@@ -222,6 +222,13 @@ ALL_SETTINGS = (
         lambda config: config.offset_sequence_bits,
         fixed=True,
     ),
+    # For `korvet lake run`, which reads them
+    TopicSetting("korvet.lake.enable", boolean(), "false", enforced=True),
+    TopicSetting("korvet.lake.lag.ms", long(at_least=100), "60000", enforced=True),
+    TopicSetting("korvet.lake.retention.ms", long(at_least=-1), "-1", enforced=True),
+    TopicSetting("korvet.lake.decode", one_of("none", "json", "avro", "protobuf"), "none", enforced=True),
+    TopicSetting("korvet.lake.on.error", one_of("dlq", "skip", "stop"), "dlq", enforced=True),
+    TopicSetting("korvet.lake.iceberg.enable", boolean(), "false", enforced=True),
     # Kafka's settings that are only stored and shown
     _stored("compression.gzip.level", integer(at_least=-1, at_most=9), -1),
     _stored("compression.lz4.level", integer(at_least=1, at_most=17), 9),
@@ -497,9 +504,10 @@ class TopicRules:
     is_compacted: bool = False
     checks_records: bool = True
 
-    @property
-    def limits_timestamps(self) -> bool:
-        """True if the timestamps of records must be validated."""
+    limits_timestamps: bool = field(init=False)  # True if the timestamps of records must be validated
+
+    @limits_timestamps.default
+    def _limits_timestamps(self) -> bool:
         limited = min(self.timestamp_before_max_ms, self.timestamp_after_max_ms) < MAX_LONG
         return limited and not self.log_append_time
 

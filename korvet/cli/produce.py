@@ -16,7 +16,8 @@ import click
 from korvet.cli.completion import complete_topics
 from korvet.cli.options import bootstrap_servers, with_client
 from korvet.cli.output import Progress
-from korvet.cli.times import DURATION_EXAMPLES, parse_duration
+from korvet.cli.times import parse_duration
+from korvet.config.units import DURATION_EXAMPLES
 
 if TYPE_CHECKING:
     import trio

@@ -13,13 +13,13 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import click
 
 from korvet.cli.broker_settings import broker_settings, default_of, read_config
 from korvet.cli.output import print_table
 from korvet.cli.process_title import hide_passwords
+from korvet.urls import split_hosts
 
 if TYPE_CHECKING:
     import trio
@@ -360,7 +360,7 @@ def examples(storage: str, address: str) -> list[str]:
 
 def from_the_other_side(storage: str) -> str | None:
     """Return a redis-cli command that shows the records, or None if the storage is not Redis."""
-    parts = urlsplit(storage)
+    parts = split_hosts(storage)
     match parts.scheme:
         case "embedded":
             where = f"-s {shlex.quote(str(Path(parts.path) / 'redis.sock'))}"

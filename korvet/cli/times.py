@@ -8,6 +8,9 @@ from datetime import UTC, datetime
 
 import click
 
+from korvet.config import units
+from korvet.config.units import DURATION_EXAMPLES, NUMBER
+
 # Names of the special timestamps of ListOffsets.
 NAMED = {
     "latest": -1,
@@ -17,11 +20,6 @@ NAMED = {
     "latest-tiered": -5,
     "earliest-pending-upload": -6,
 }
-NUMBER = r"(\d+(?:\.\d+)?)"
-DURATION = re.compile(
-    rf"P?(?:{NUMBER}D)?T?(?:{NUMBER}H)?(?:{NUMBER}M)?(?:{NUMBER}S)?(?:{NUMBER}MS)?", re.IGNORECASE
-)
-DURATION_EXAMPLES = "PT1H30M, P7D, 90s, 1h30m, 500ms"
 EXAMPLES = "2026-03-01, 2026-03-01T12:30:00+01:00 or milliseconds such as 1767225600000"
 
 
@@ -45,11 +43,10 @@ def now_ms() -> int:
 
 def parse_duration(text: str) -> int:
     """Parse a duration into milliseconds, in ISO 8601 (P1DT2H) or short (1d2h, 500ms)."""
-    match = DURATION.fullmatch(text.strip())
-    if match is None or not any(match.groups()):
-        raise click.BadParameter(f"{text!r} is not a duration. Accepted: {DURATION_EXAMPLES}.")
-    days, hours, minutes, seconds, milliseconds = (float(number or 0) for number in match.groups())
-    return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + milliseconds)
+    try:
+        return units.duration_ms(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def duration_ms(_context: click.Context, _parameter: click.Parameter, text: str) -> int:

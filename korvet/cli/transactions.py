@@ -9,7 +9,8 @@ import click
 from korvet.cli.completion import complete_topics
 from korvet.cli.options import as_json, bootstrap_servers, chosen, only_states, with_client
 from korvet.cli.output import print_json, print_table
-from korvet.cli.times import DURATION_EXAMPLES, duration_ms, now_ms, parse_duration
+from korvet.cli.times import duration_ms, now_ms, parse_duration
+from korvet.config.units import DURATION_EXAMPLES
 
 if TYPE_CHECKING:
     from korvet.client import Client, TopicPartition

@@ -60,6 +60,7 @@ SOURCES = {
     8: "group",
 }
 TIMEOUT_MS = 30_000
+TOPICS_A_REQUEST = 500
 
 
 @frozen
@@ -121,6 +122,29 @@ async def describe_settings(
         for entry in result.configs
     ]
     return sorted(described, key=lambda setting: setting.name)
+
+
+async def topic_settings(
+    client: Client, topics: Sequence[str], names: Sequence[str]
+) -> dict[str, dict[str, str]]:
+    """Return the named settings of each topic that differ from the defaults. Topics with an error have none.
+
+    Brokers leave out names that they do not know. Raises KafkaError.
+    """
+    found: dict[str, dict[str, str]] = {topic: {} for topic in topics}
+    for first in range(0, len(topics), TOPICS_A_REQUEST):
+        asked = [
+            DescribeConfigsResource(resource_type=TOPIC, resource_name=topic, configuration_keys=list(names))
+            for topic in topics[first : first + TOPICS_A_REQUEST]
+        ]
+        answer = await client.request(DescribeConfigsRequest(resources=asked), DescribeConfigsResponse)
+        for result in answer.results:
+            found[result.resource_name] = {
+                entry.name: entry.value
+                for entry in result.configs
+                if entry.value is not None and SOURCES.get(entry.config_source) == "topic"
+            }
+    return found
 
 
 async def alter_settings(

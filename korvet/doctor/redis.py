@@ -269,6 +269,8 @@ REQUIRED: Mapping[str, Command] = {
     "xclaim": (b"XCLAIM", KEY, b"g", b"c", 0, b"0-1"),
     "xgroup|createconsumer": (b"XGROUP", b"CREATECONSUMER", KEY, b"g", b"c"),
     "xinfo|consumers": (b"XINFO", b"CONSUMERS", KEY, b"g"),
+    "xreadgroup": (b"XREADGROUP", b"GROUP", b"g", b"c", b"STREAMS", KEY, b">"),
+    "xgroup|delconsumer": (b"XGROUP", b"DELCONSUMER", KEY, b"g", b"c"),
     "unlink": (b"UNLINK", KEY),
     "multi": (b"MULTI",),  # the last command on the connection
 }

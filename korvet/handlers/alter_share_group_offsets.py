@@ -4,8 +4,8 @@ Behaviour: a share group without members continues at other start offsets, and f
 partitions. A group that does not exist is created. READ on the group and on each topic is required. The next fetch
 clamps an offset that is out of range to the log's start or end.
 
-Errors: GROUP_ID_NOT_FOUND for a group of another type; NON_EMPTY_GROUP; UNKNOWN_TOPIC_OR_PARTITION and
-TOPIC_AUTHORIZATION_FAILED of a partition.
+Errors: GROUP_ID_NOT_FOUND for a group of another type; NON_EMPTY_GROUP, also of a partition if plain Redis clients have
+locked records of it; UNKNOWN_TOPIC_OR_PARTITION and TOPIC_AUTHORIZATION_FAILED of a partition.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from korvet.protocol.messages.alter_share_group_offsets import (
 )
 from korvet.protocol.schema import ZERO_UUID
 from korvet.security.acls import Operation
-from korvet.share.coordinator import SharePartitionKey
 from korvet.storage.interface import Topic
+from korvet.storage.shares import SharePartitionKey
 
 
 async def handle(
@@ -67,7 +67,7 @@ async def _partition(
             raise topic
         tp = partition_of(topic, asked.partition_index)
         key = SharePartitionKey(tp, topic.topic_id, group_id)
-        await broker.share.coordinator.reset(key, max(asked.start_offset, 0))
+        await broker.share.partitions.reset(key, max(asked.start_offset, 0))
     except KafkaError as error:
         answer.error_code, answer.error_message = error.error_code, error.message
     return answer

@@ -37,7 +37,7 @@ async def _delete(broker: Broker, context: RequestContext, group_id: str) -> Del
         broker.group(context, group_id, Operation.DELETE)
         if isinstance(await broker.groups.group(group_id), ShareGroup):
             await broker.groups.alter_share(group_id)
-            await broker.share.coordinator.forget_group(group_id)
+            await broker.share.partitions.forget_group(group_id)
         await broker.groups.delete(group_id)
     except KafkaError as error:
         refusal = coordinator_error(error)

@@ -44,7 +44,7 @@ async def _topic(
     try:
         topic = await broker.topic(context, name, Operation.READ)
         answer.topic_id = topic.topic_id
-        await broker.share.coordinator.forget_group(group_id, name)
+        await broker.share.partitions.forget_group(group_id, topic)
     except KafkaError as error:
         answer.error_code, answer.error_message = error.error_code, error.message
     return answer

@@ -5,7 +5,7 @@ finished, and -1 before the first fetch. With null topics it has all share parti
 group and topic is required; topics that the client may not describe are left out if it asks for all.
 
 Versions: v1 has the lag (KIP-1226): the offsets from the end of what was delivered to the high watermark, and the
-records in flight. It counts offsets, which may have no records.
+records in flight. It counts offsets, which may have no records; in the record layout it counts records.
 
 Errors: TOPIC_AUTHORIZATION_FAILED of a partition. Groups, topics and partitions that do not exist have no states, and
 are no errors, as in Kafka.
@@ -31,10 +31,11 @@ from korvet.protocol.messages.describe_share_group_offsets import (
 )
 from korvet.protocol.schema import ZERO_UUID
 from korvet.security.acls import Operation, ResourceType
-from korvet.share.partition import UNKNOWN, SharePartition
+from korvet.share.partition import SharePartition
 from korvet.storage.interface import TopicPartition
+from korvet.storage.shares import UNKNOWN, ShareOffsets
 
-States = Mapping[TopicPartition, SharePartition]
+States = Mapping[TopicPartition, SharePartition | ShareOffsets]
 
 
 async def handle(
@@ -65,7 +66,7 @@ async def _described(
 async def _states(broker: Broker, group_id: str) -> States:
     """Return the states in topics that exist."""
     ids = {topic.topic_id for topic in await broker.all_topics()}
-    stored = await broker.share.coordinator.stored(group_id)
+    stored = await broker.share.partitions.stored(group_id)
     return {key.tp: state for key, state in stored.items() if key.topic_id in ids}
 
 
@@ -115,7 +116,13 @@ async def _partition(
         if state is not None:
             offsets = await broker.log.latest(tp)
             described.start_offset, described.leader_epoch = state.start, offsets.leader_epoch
-            described.lag = max(offsets.high_watermark - state.end, 0) + state.in_flight
+            described.lag = _lag(state, offsets.high_watermark)
     except KafkaError as error:
         described.error_code, described.error_message = error.error_code, error.message
     return described
+
+
+def _lag(state: SharePartition | ShareOffsets, high_watermark: int) -> int:
+    if isinstance(state, ShareOffsets):
+        return state.lag
+    return max(high_watermark - state.end, 0) + state.in_flight

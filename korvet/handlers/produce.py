@@ -325,7 +325,10 @@ async def _respond(
         _disconnect_on_errors(outcomes)
         return None
     answered = [topic for topic in request.topic_data if topic.partition_data]
-    topics = await map_in_slices(lambda topic: _answer(topic, outcomes), answered)
+    if len(outcomes) == 1 and len(answered) == 1:
+        topics = [_answer(answered[0], outcomes)]
+    else:
+        topics = await map_in_slices(lambda topic: _answer(topic, outcomes), answered)
     response = ProduceResponse(responses=topics)
     if is_success:
         context.success = response

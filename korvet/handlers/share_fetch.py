@@ -23,6 +23,7 @@ records. `batch_size` is ignored.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Self
 
 import trio
@@ -46,16 +47,17 @@ from korvet.protocol.messages.share_fetch import (
 )
 from korvet.protocol.record_batch import parse_batches
 from korvet.security.acls import Operation
-from korvet.share.coordinator import Next, ShareCoordinator, SharePartitionKey
-from korvet.share.partition import UNKNOWN, Read, Run
+from korvet.share.coordinator import Next, ShareCoordinator
+from korvet.share.partition import Read
 from korvet.share.records import batches_of, offsets_of
 from korvet.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, Partition, ShareSession
 from korvet.storage.interface import IsolationLevel, ReadRequest, ReadResult, TopicPartition, Watch
+from korvet.storage.shares import UNKNOWN, Acquisition, Run, SharePartitionKey
 
 # Bytes read for each record that a request may acquire, at first. A read that ends before enough records is no fault.
 BYTES_A_RECORD = 1024
 LEAST_BYTES = 65_536
-# With several processes, releases in other processes wake no request of this one.
+# Releases in other processes, and by plain Redis clients, wake no request of this process.
 LOOK_AGAIN_S = 1.0
 
 
@@ -115,7 +117,8 @@ class _Fetch:
         self.is_first = request.share_session_epoch == INITIAL_EPOCH
         self.found: dict[Partition, _Found] = {}
         self.errors: dict[Partition, KafkaError] = {}
-        self.wake_ms = float("inf")  # until the next lock ends
+        self.wake_ms = inf  # until the next lock ends
+        self.has_other_consumers = False  # that may have records in flight, and notify no broker
         self.room = max(request.max_records, 0)
         self.bytes = max(min(request.max_bytes, broker.config.fetch_max_bytes), 0)
 
@@ -178,7 +181,8 @@ class _Fetch:
 
     def _patience_s(self) -> float:
         patience_s = max(self.wake_ms, 0) / 1000
-        return patience_s if self.broker.groups.processes is None else min(patience_s, LOOK_AGAIN_S)
+        looks_again = self.has_other_consumers or self.broker.groups.processes is not None
+        return min(patience_s, LOOK_AGAIN_S) if looks_again else patience_s
 
     async def _keys(self) -> dict[Partition, SharePartitionKey]:
         keys: dict[Partition, SharePartitionKey] = {}
@@ -194,7 +198,7 @@ class _Fetch:
     async def _acquire(self, keys: dict[Partition, SharePartitionKey], *, is_last: bool) -> bool:
         """Acquire records. Return True if the request can be answered. `is_last` takes less than `min_bytes`."""
         reading = self.broker.share.reading
-        self.wake_ms = float("inf")
+        self.wake_ms, self.has_other_consumers = inf, False
         for partition, key in keys.items():
             if not self.room:
                 break
@@ -202,6 +206,9 @@ class _Fetch:
             self.session.share_keys.add(text)
             lock = reading.setdefault(text, trio.Lock())
             try:
+                if await self.broker.share.partitions.is_kept(key):
+                    await self._acquire_kept(partition, key, is_last=is_last)
+                    continue
                 async with lock:  # requests that read the same records at once would acquire them only once
                     await self._acquire_from(partition, key, is_last=is_last)
             except KafkaError as error:
@@ -211,6 +218,35 @@ class _Fetch:
                     del reading[text]
         self.is_first = False
         return bool(self.found or self.errors)
+
+    async def _acquire_kept(self, partition: Partition, key: SharePartitionKey, *, is_last: bool) -> None:
+        """Acquire records of a share partition that the store keeps."""
+        share, answers = self.broker.share, self.broker.answers
+        reserved = answers.reserve(self.bytes)
+        try:
+            acquisition = Acquisition(
+                self.session.key.member_id,
+                self.settings.limits,
+                self.room,
+                max(reserved, 1),
+                1 if is_last else self.request.min_bytes,
+                self.settings.isolation_level,
+            )
+            acquired = await share.partitions.acquire_kept(key, acquisition)
+            if acquired is None:
+                await share.partitions.open_kept(key, await self._first_offset(key.tp))
+                acquired = await share.partitions.acquire_kept(key, acquisition)
+        finally:
+            answers.release(reserved)
+        if acquired is None:
+            return
+        self.wake_ms = min(self.wake_ms, acquired.wait_ms)
+        # Redis notifies no broker when plain clients acknowledge or release records, or their locks end early.
+        self.has_other_consumers |= acquired.wait_ms < inf
+        if acquired.runs:
+            self.room -= sum(run.size for run in acquired.runs)
+            self.found[partition] = _Found(key, list(acquired.runs), acquired.batches.buffers)
+            self.bytes = max(self.bytes - acquired.batches.size, 0)
 
     async def _acquire_from(self, partition: Partition, key: SharePartitionKey, *, is_last: bool) -> None:
         coordinator, text = self.broker.share.coordinator, str(key)

@@ -38,6 +38,9 @@ MANY_DATES = 16
 # A range of at least LEFT_BYTES is not rewritten if the ranges after it are LEFT_FACTOR times smaller.
 LEFT_BYTES = 1_000_000
 LEFT_FACTOR = 8
+# Sizes below which adjacent ranges are joined when there are CLASS_RANGES of them.
+CLASS_BYTES = (1_000_000, 8_000_000, 64_000_000)
+CLASS_RANGES = 16
 # Bytes of joined input files after which to commit.
 COMMIT_BYTES = 1024**3
 # Rounds before giving up. A new round starts when other writers replaced files, or when joined ranges can be joined
@@ -132,6 +135,52 @@ def groups_of(table: LakeTable, target_bytes: int, ends: Mapping[int, int] | Non
     return groups
 
 
+def groups_by_class(
+    table: LakeTable, target_bytes: int, ends: Mapping[int, int] | None = None
+) -> list[Group]:
+    """Return CLASS_RANGES adjacent ranges at a time to join, all below a size of CLASS_BYTES, the smallest first.
+
+    For tables that are joined after each commit: fewer than CLASS_RANGES small ranges remain side by side, and a
+    record is rewritten a few times. The parameters are those of `groups_of`.
+    """
+    groups = []
+    for partition, end in (table.archived_up_to if ends is None else ends).items():
+        there = [each for each in held_ranges(table, partition) if each.end <= end]
+        for run in _joinable(there):
+            several = next(filter(None, (below(run, limit) for limit in CLASS_BYTES)), ())
+            groups += [Group(tuple(ranges), target_bytes) for ranges in several]
+    return [group for group in groups if group.is_worthwhile]
+
+
+def _joinable(ranges: Sequence[HeldRange]) -> Iterator[list[HeldRange]]:
+    """Split ranges into runs that may become one range, of any size."""
+    run: list[HeldRange] = []
+    newest = ""
+    for each in ranges:
+        if run and not (run[-1].end == each.start and each.newest <= newest):
+            yield run
+            run = []
+        run.append(each)
+        newest = max(newest, each.newest)
+    if run:
+        yield run
+
+
+def below(run: Sequence[HeldRange], limit_bytes: int) -> list[list[HeldRange]]:
+    """Return the first CLASS_RANGES of each stretch of ranges below a size, and the next ones, if there are as many."""
+    found: list[list[HeldRange]] = []
+    stretch: list[HeldRange] = []
+    for each in run:
+        if each.size >= limit_bytes:
+            stretch = []
+            continue
+        stretch.append(each)
+        if len(stretch) == CLASS_RANGES:
+            found.append(stretch)
+            stretch = []
+    return found
+
+
 def held_ranges(table: LakeTable, partition: int) -> list[HeldRange]:
     """Return a partition's complete ranges in order, without those that overlap another range."""
     found: dict[tuple[int, int, int], list[TableFile]] = {}
@@ -208,6 +257,8 @@ class Compaction:
     #: Called with the number of bytes that were read, once per group.
     on_progress: Callable[[int], None] = lambda _: None
     done: Compacted = field(factory=Compacted)
+    #: Chooses the groups to join, such as `groups_of` and `groups_by_class`.
+    find: Callable[[LakeTable, int, Mapping[int, int] | None], list[Group]] = groups_of
     _damaged: set[tuple[int, int]] = field(factory=set, init=False)
     #: Archived offsets at the start. Newer ranges are left out, so that the run ends while an archiver goes on.
     _ends: Mapping[int, int] = field(init=False)
@@ -231,7 +282,7 @@ class Compaction:
         )
 
     def groups(self) -> list[Group]:
-        return groups_of(self.table, self.target_bytes, self._ends)
+        return self.find(self.table, self.target_bytes, self._ends)
 
     def _round(self, groups: Sequence[Group]) -> None:
         waiting: list[Joined] = []

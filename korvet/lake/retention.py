@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from korvet.lake.errors import CommitConflict
+from korvet.lake.location import Location
 from korvet.lake.replacing import replace
 from korvet.lake.table import LakeTable
+
+# Limit of conflicts with concurrent compactions.
+ATTEMPTS = 10
 
 
 def expired_up_to(table: LakeTable, cutoff_ms: int) -> dict[int, int]:
@@ -47,3 +52,23 @@ def drop_before(table: LakeTable, starts: Mapping[int, int]) -> LakeTable:
     ]
     moved = {f"{table.app_id}/{partition}/start": start for partition, start in starts.items()}
     return replace(table, gone, [], data_change=True, transactions=moved)
+
+
+def retain(lake: Location, topic: str, cutoff_ms: int, *, dry_run: bool = False) -> dict[int, int]:
+    """Drop a topic's records that are older. Return the new start offsets of the partitions that lost some.
+
+    Raises LakeError.
+    """
+    for attempt in range(ATTEMPTS):
+        table = LakeTable.open(lake, topic)
+        starts = expired_up_to(table, cutoff_ms)
+        if not starts or dry_run:
+            return starts
+        try:
+            drop_before(table, starts)
+        except CommitConflict:  # a compaction joined its files in the meantime
+            if attempt + 1 == ATTEMPTS:
+                raise
+        else:
+            return starts
+    return {}

@@ -350,7 +350,9 @@ def refuse_other_things(location: Location) -> None:
         if info.type != pafs.FileType.Directory or filesystem.get_file_info(
             pafs.FileSelector(location.path, allow_not_found=True)
         ):
-            raise NoTable(f"{location} is not a Delta table, and not empty; choose another place with --to.")
+            raise NoTable(
+                f"{location} is not a Delta table, and not empty; choose another place with --lake."
+            )
 
 
 def _check(location: Location, delta: DeltaTable, topic: str, topic_id: UUID | None) -> UUID:
@@ -358,7 +360,7 @@ def _check(location: Location, delta: DeltaTable, topic: str, topic_id: UUID | N
     properties: Mapping[str, str] = delta.metadata().configuration
     if properties.get(KIND) != ARCHIVE:
         raise WrongTable(
-            f"{location} is a Delta table, but no archive of korvet's; choose another place with --to."
+            f"{location} is a Delta table, but no archive of korvet's; choose another place with --lake."
         )
     if not properties.get(VERSION, "").isdecimal() or int(properties[VERSION]) > FORMAT_VERSION:
         raise NewerFormat(

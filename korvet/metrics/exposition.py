@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from attrs import frozen
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -19,10 +19,11 @@ class SamplesCollector(Collector):
     """Gives samples to prometheus-client."""
 
     samples: Samples
+    metrics: Mapping[str, Metric] = METRICS
 
     def collect(self) -> Iterator[Family]:
         """Yield the families that have any value, in the order of their definitions."""
-        for name, metric in METRICS.items():
+        for name, metric in self.metrics.items():
             if values := self.samples.get(name):
                 yield family(metric, values)
 
@@ -51,9 +52,9 @@ def _histogram(metric: Metric, values: dict[Labels, Value]) -> HistogramMetricFa
     return made
 
 
-def exposed(samples: Samples, accept: str) -> tuple[bytes, str]:
+def exposed(samples: Samples, accept: str, metrics: Mapping[str, Metric] = METRICS) -> tuple[bytes, str]:
     """Return the samples in the format that an Accept header requests, and its content type."""
     encode, content_type = choose_encoder(accept)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(SamplesCollector(samples))
+    registry.register(SamplesCollector(samples, metrics))
     return encode(registry), content_type

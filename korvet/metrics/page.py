@@ -1,4 +1,4 @@
-"""The HTTP port of a broker: /metrics, /livez and /readyz.
+"""The HTTP port of a broker, or of `korvet lake run`: /metrics, /livez and /readyz, and /status if there is one.
 
 Everything is bounded: the number of connections, the size of a request's head, the time for a request and for its
 response. Requests have no effect, and concurrent scrapes wait for each other.
@@ -7,7 +7,7 @@ response. Requests have no effect, and concurrent scrapes wait for each other.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from http import HTTPStatus
@@ -20,6 +20,7 @@ from attrs import define, field, frozen
 from korvet.concurrency.background import background_nursery
 from korvet.config import Config
 from korvet.config.listeners import parse_address
+from korvet.metrics.definitions import METRICS, Metric
 from korvet.metrics.exposition import exposed
 from korvet.metrics.samples import Samples
 from korvet.server.listeners import is_loopback, open_address
@@ -33,13 +34,14 @@ RESPONSE_LIMIT_S = 30.0
 RECEIVE_BYTES = 16 * 1024
 NOT_READY = b"the broker does not serve, or its store does not answer\n"
 TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
 
 
-class ScrapedBroker(Protocol):
-    """The broker, as the port uses it."""
+class Scraped(Protocol):
+    """The broker, or another program, as the port uses it."""
 
     async def is_ready(self) -> bool:
-        """Return True if clients are served."""
+        """Return True if clients are served, or if the program advances."""
 
     async def samples(self) -> Samples:
         """Return the present values of all metrics."""
@@ -58,7 +60,11 @@ class Answer:
 class Page:
     """Serves HTTP connections."""
 
-    source: ScrapedBroker
+    source: Scraped
+    metrics: Mapping[str, Metric] = METRICS
+    #: Returns the JSON of /status.
+    status: Callable[[], str] | None = None
+    not_ready: bytes = NOT_READY
     _open: int = 0
     _scraping: trio.Lock = field(factory=trio.Lock)
 
@@ -110,15 +116,20 @@ class Page:
             case b"/readyz":
                 if await self.source.is_ready():
                     return Answer(HTTPStatus.OK, b"ok\n")
-                return Answer(HTTPStatus.SERVICE_UNAVAILABLE, NOT_READY)
-        return Answer(HTTPStatus.NOT_FOUND, b"served are /metrics, /livez and /readyz\n")
+                return Answer(HTTPStatus.SERVICE_UNAVAILABLE, self.not_ready)
+            case b"/status" if self.status is not None:
+                return Answer(HTTPStatus.OK, self.status().encode(), JSON)
+        more = "" if self.status is None else ", and /status"
+        return Answer(HTTPStatus.NOT_FOUND, f"served are /metrics, /livez and /readyz{more}\n".encode())
 
     async def _metrics(self, request: h11.Request) -> Answer:
         accept = next((value for name, value in request.headers if name == b"accept"), b"")
         async with self._scraping:
             samples = await self.source.samples()
             # In a thread: thousands of time series take tens of milliseconds.
-            body, content_type = await trio.to_thread.run_sync(exposed, samples, accept.decode("latin-1"))
+            body, content_type = await trio.to_thread.run_sync(
+                exposed, samples, accept.decode("latin-1"), self.metrics
+            )
         return Answer(HTTPStatus.OK, body, content_type)
 
 
@@ -157,8 +168,18 @@ async def send(
 
 
 @asynccontextmanager
-async def page(config: Config, source: ScrapedBroker) -> AsyncIterator[int]:
-    """Serve the port of `metrics.listener` for the time of the block. Yield its port. Raises ListenError."""
+async def page(
+    config: Config,
+    source: Scraped,
+    *,
+    metrics: Mapping[str, Metric] = METRICS,
+    status: Callable[[], str] | None = None,
+    not_ready: bytes = NOT_READY,
+) -> AsyncIterator[int]:
+    """Serve the port of `metrics.listener` for the time of the block. Yield its port. Raises ListenError.
+
+    Without other `metrics`, they are those of a broker.
+    """
     wanted = parse_address(config.metrics_listener)
     sockets = open_address(wanted, config)
     listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in sockets]
@@ -168,7 +189,9 @@ async def page(config: Config, source: ScrapedBroker) -> AsyncIterator[int]:
             "metrics are readable without authentication by whoever reaches port %(port)d", {"port": port}
         )
     async with background_nursery() as nursery:
-        serve: Callable[..., Awaitable[object]] = partial(trio.serve_listeners, Page(source).serve, listeners)
+        serve: Callable[..., Awaitable[object]] = partial(
+            trio.serve_listeners, Page(source, metrics, status, not_ready).serve, listeners
+        )
         await nursery.start(serve)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         logger.info("metrics: http://%(address)s/metrics", {"address": address})

@@ -16,6 +16,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +28,7 @@ from korvet.client import REFUSALS, Client, OffsetAndMetadata, Topic, TopicParti
 from korvet.lake.errors import CommitConflict, LakeError, Unreachable
 from korvet.lake.files import ArchivedRange, file_range
 from korvet.lake.location import Location
+from korvet.lake.parallel import results
 from korvet.lake.put_if_absent import refuse_unsafe_store
 from korvet.lake.table import LakeTable
 from korvet.pipeline.archive_plan import (
@@ -33,6 +36,7 @@ from korvet.pipeline.archive_plan import (
     Rows,
     TopicPlan,
     Wanted,
+    bounded,
     bounds_of,
     dealt,
     described,
@@ -89,6 +93,16 @@ class ArchiveOptions:
     group_id: str = GROUP
 
 
+@frozen
+class Target:
+    """A topic to archive: the bounds of all its partitions, and the ends of those that a round reads."""
+
+    topic: Topic
+    bounds: Mapping[int, Bounds]
+    #: Returns the end offset of each partition to read, given its bounds.
+    ends_of: Callable[[Mapping[int, Bounds]], dict[int, int]]
+
+
 @define
 class TopicProgress:
     """Progress of a topic since the start: what was committed, its lag, and its error."""
@@ -108,6 +122,11 @@ class TopicProgress:
     may_pass: bool = False
     #: True if the next round should begin immediately.
     goes_on: bool = False
+    #: Commits that other archivers' commits preceded, since the last commit that succeeded, and since the start.
+    lost_in_a_row: int = 0
+    conflicts: int = 0
+    #: Seconds that the last commit took.
+    commit_s: float | None = None
 
     #: Averages over the last round that had rows.
     rows: Rows | None = None
@@ -141,6 +160,8 @@ class Archive:
     workers: Workers
     on_progress: Callable[[Archive], None] = lambda _: None
     progress: dict[str, TopicProgress] = field(factory=dict, init=False)
+    #: Bytes of rows for each core, after which a round takes no further piece; None does not limit rounds.
+    round_bytes: int | None = None
     stopping: threading.Event = field(factory=threading.Event, init=False)
     _tables: dict[str, LakeTable] = field(factory=dict, init=False)
     #: With --once: the end offset of each partition, fixed when it is first seen.
@@ -202,13 +223,22 @@ class Archive:
         found, failures = trio.run(self._describe)
         for topic, error in failures.items():
             self._failed(topic, error)
-        plans = [plan for topic, bounds in found if (plan := self._plan(topic, bounds)) is not None]
+        return self.advance(
+            [Target(topic, bounds, partial(self._ends_of, topic.name)) for topic, bounds in found]
+        )
+
+    def advance(self, targets: Sequence[Target]) -> bool:
+        """Archive the targets in one job. Return True if there is more to do that should begin immediately.
+
+        `progress` has the errors of topics. Raises KafkaError, SparkFailed and JavaEnded.
+        """
+        plans = [plan for _, plan in results(self._plan, targets) if plan is not None]
         self.on_progress(self)
-        pieces = [piece for plan in plans for piece in self._pieces(plan)]
+        pieces = self._first_pieces([self._pieces(plan) for plan in plans])
         if pieces:
             outcomes = self._run_tasks(dealt(pieces, self.workers.cores))
-            for plan in plans:
-                self._commit_outcomes(plan, outcomes)
+            for _ in results(partial(self._commit_outcomes, outcomes=outcomes), plans):
+                pass
             self.on_progress(self)
         trio.run(self._commit_group, [plan.table for plan in plans])
         return any(self._progress(plan.table.topic).goes_on for plan in plans)
@@ -223,17 +253,17 @@ class Archive:
         async with self._client() as client:
             return await bounds_of(client, topic)
 
-    def _plan(self, topic: Topic, bounds: Mapping[int, Bounds]) -> TopicPlan | None:
+    def _plan(self, target: Target) -> TopicPlan | None:
         """Plan a topic's round. Return None if it cannot be archived now; `progress` has the reason."""
-        progress = self._progress(topic.name)
+        progress = self._progress(target.topic.name)
         progress.goes_on = False
         try:
-            plan = self._checked_plan(topic, bounds)
+            plan = self._checked_plan(target.topic, target.bounds, target.ends_of)
         except CommitConflict as error:
             self._conflict(progress, error)
             return None
         except LakeError as error:
-            self._failed(topic.name, error)
+            self._failed(target.topic.name, error)
             return None
         progress.lag = plan.lag
         progress.counts_records = all_dense(plan.ends.values())
@@ -242,13 +272,18 @@ class Archive:
             progress.error = ""
         return plan
 
-    def _checked_plan(self, topic: Topic, bounds: Mapping[int, Bounds]) -> TopicPlan:
+    def _checked_plan(
+        self,
+        topic: Topic,
+        bounds: Mapping[int, Bounds],
+        ends_of: Callable[[Mapping[int, Bounds]], dict[int, int]],
+    ) -> TopicPlan:
         table = self._open(topic)
-        plan = TopicPlan(table, bounds, self._ends_of(topic.name, bounds))
+        plan = TopicPlan(table, bounds, ends_of(bounds))
         if plan.truncated:
             # Another archiver may have committed records that were appended after the bounds were read.
             bounds = trio.run(self._bounds, topic)
-            plan = TopicPlan(table, bounds, self._ends_of(topic.name, bounds))
+            plan = TopicPlan(table, bounds, ends_of(bounds))
         if plan.truncated:
             raise LakeError(
                 f"{topic.name}: partition {plan.truncated[0]} ends at "
@@ -297,6 +332,14 @@ class Archive:
             return []  # `workers.cores` would start a Spark session
         return plan.pieces(self.workers.cores, self._progress(plan.table.topic).rows)
 
+    def _first_pieces(self, pieces: Sequence[Sequence[Piece]]) -> list[Piece]:
+        """Return the topics' first pieces, each topic's in turn, up to `round_bytes` for each core."""
+        in_turn = [piece for row in zip_longest(*pieces) for piece in row if piece is not None]
+        if self.round_bytes is None or not in_turn:
+            return in_turn
+        rows = {piece.tp.topic: self._progress(piece.tp.topic).rows for piece in in_turn}
+        return bounded(in_turn, self.round_bytes * self.workers.cores, rows)
+
     # --- Working ------------------------------------------------------------------------------------------
 
     def _run_tasks(self, tasks: Sequence[Sequence[Piece]]) -> dict[TopicPartition, list[Outcome]]:
@@ -319,7 +362,10 @@ class Archive:
         try:
             if ranges:
                 refuse_unshared(plan.table, ranges)
+                started = time.monotonic()
                 plan.table = self._tables[topic] = plan.table.commit(ranges)
+                progress.commit_s = time.monotonic() - started
+                progress.lost_in_a_row = 0
         except CommitConflict as error:
             self._conflict(progress, error)
             return
@@ -362,6 +408,10 @@ class Archive:
             self._committed |= changed
             self._commit_error = ""
 
+    def table(self, topic: str) -> LakeTable | None:
+        """Return the snapshot of a topic's table after the last plan or commit, None before."""
+        return self._tables.get(topic)
+
     def _client(self) -> AbstractAsyncContextManager[Client]:
         return self.options.connecting.open()
 
@@ -372,6 +422,8 @@ class Archive:
         """Retry after another archiver committed first, with an increasing delay if that happens repeatedly."""
         # If several archivers run permanently, all but one thereby become standbys, which check twice a minute.
         log.info("%(error)s", {"error": error})
+        progress.conflicts += 1
+        progress.lost_in_a_row += 1
         if self.options.every_s is not None or self._idle_rounds < CONFLICTS:
             progress.goes_on = True
         else:

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
 from korvet.client import EARLIEST, LATEST, Client, Topic, TopicPartition
 from korvet.client.isolation import READ_COMMITTED
@@ -195,6 +195,32 @@ class TopicPlan:
     def _covered(self, partition: int) -> int:
         covered = self.table.covered(partition)
         return self.table.archived_up_to[partition] if covered is None else covered
+
+
+def bounded(pieces: Sequence[Piece], max_bytes: int, rows: Mapping[str, Rows | None]) -> list[Piece]:
+    """Return the first pieces that have about `max_bytes` of rows, and at least one. `rows` are averages by topic.
+
+    If a topic's rows are unknown, each of its partitions has one piece, which ends after an equal share of the bytes.
+    """
+    share = max(1, max_bytes // len({piece.tp for piece in pieces}))
+    chosen: list[Piece] = []
+    begun: set[TopicPartition] = set()
+    left = max_bytes
+    for piece in pieces:
+        known = rows[piece.tp.topic]
+        if left <= 0:
+            break
+        if known is not None:
+            chosen.append(piece)
+            size = round((piece.end - piece.start) / known.offsets_each * known.bytes_each)
+            left -= min(size, piece.max_bytes)
+        elif (
+            piece.tp not in begun
+        ):  # behind a piece that ends early, the next one would be written for nothing
+            chosen.append(evolve(piece, max_bytes=min(piece.max_bytes, share)))
+            left -= share
+        begun.add(piece.tp)
+    return chosen
 
 
 def dealt(pieces: Sequence[Piece], cores: int) -> list[list[Piece]]:

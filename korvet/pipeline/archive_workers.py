@@ -36,6 +36,7 @@ class SparkWorkers:
     connecting: Connecting
     start: Callable[[], SparkSession]
     _spark: SparkSession | None = field(default=None, init=False)
+    _starting: threading.Lock = field(factory=threading.Lock, init=False)
 
     def stop(self) -> None:
         """End the session, if it was ever started."""
@@ -47,23 +48,25 @@ class SparkWorkers:
     def cores(self) -> int:
         """The number of tasks that run concurrently."""
         with _converted_errors():
-            return max(1, self._session().sparkContext.defaultParallelism)
+            return max(1, self.session().sparkContext.defaultParallelism)
 
     def run(self, tasks: Sequence[Sequence[Piece]]) -> list[Outcome]:
         """Write each task's pieces. Return all outcomes, in any order. Raises SparkFailed and JavaEnded."""
         task = partial(work, self.connecting, tuple(map(tuple, tasks)))
         with _converted_errors():
-            rows = self._session().range(0, len(tasks), 1, len(tasks)).mapInArrow(task, "outcome string")
+            rows = self.session().range(0, len(tasks), 1, len(tasks)).mapInArrow(task, "outcome string")
             return [Outcome.from_json(row.outcome) for row in rows.collect()]
 
-    def _session(self) -> SparkSession:
-        if self._spark is None:
-            # Spark installs its own handler for Ctrl-C, which cancels jobs; restore ours.
-            handler = signal.getsignal(signal.SIGINT)
-            self._spark = self.start()
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGINT, handler)
-        return self._spark
+    def session(self) -> SparkSession:
+        """Return the session, which the first call creates. Several threads may call it."""
+        with self._starting:
+            if self._spark is None:
+                # Spark installs its own handler for Ctrl-C, which cancels jobs; restore ours.
+                handler = signal.getsignal(signal.SIGINT)
+                self._spark = self.start()
+                if threading.current_thread() is threading.main_thread():
+                    signal.signal(signal.SIGINT, handler)
+            return self._spark
 
 
 @contextmanager

@@ -314,6 +314,8 @@ class ServedConnection:
             await self._until_nothing_is_pending()
             exchange.answered_at = monotonic()
         await self._answer(exchange)
+        if exchange.pending is not None:
+            self._slice_end = self.progress.active + SLICE_S  # others ran while the store had not answered
         self._current = None
         if self.session is not None:
             self._follow(self.session)

@@ -78,15 +78,17 @@ class PlainTransport(Transport):
 
     def send(self, buffers: list[Buffer], first: int) -> int:
         try:
+            if len(buffers) == 1 and len(buffers[0]) <= BYTES_AT_ONCE:
+                return self.sock.send(buffers[0])
             return self.sock.sendmsg(portion(buffers, first))
         except BlockingIOError:
             return 0
 
     async def wait_readable(self) -> None:
-        await trio.lowlevel.wait_readable(self.sock)
+        await trio.lowlevel.wait_readable(self.number)
 
     async def wait_writable(self) -> None:
-        await trio.lowlevel.wait_writable(self.sock)
+        await trio.lowlevel.wait_writable(self.number)
 
     def close(self) -> None:
         self.sock.close()

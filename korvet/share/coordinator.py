@@ -32,8 +32,9 @@ from korvet.protocol.errors import (
     NotLeaderOrFollower,
 )
 from korvet.share.document import UnreadableShare, read, written
-from korvet.share.partition import UNKNOWN, Acknowledged, Read, Run, ShareLimits, SharePartition
-from korvet.storage.interface import DocumentConflict, Storage, TopicPartition
+from korvet.share.partition import Read, SharePartition
+from korvet.storage.interface import DocumentConflict, Storage
+from korvet.storage.shares import UNKNOWN, Acknowledged, Run, ShareLimits, SharePartitionKey
 
 #: The kind of the documents of share partitions.
 SHARE = "share"
@@ -44,23 +45,6 @@ R = TypeVar("R")
 
 # Times that a request loads a state again that another broker, or an administrator, has changed.
 ATTEMPTS = 5
-
-
-class SharePartitionKey(NamedTuple):
-    """A partition as a group consumes it. A topic that is created again has another id."""
-
-    tp: TopicPartition
-    topic_id: UUID
-    group_id: str
-
-    def __str__(self) -> str:
-        return f"{self.tp.topic}:{self.tp.partition}:{self.topic_id}:{self.group_id}"
-
-    @classmethod
-    def parsed(cls, key: str) -> SharePartitionKey:
-        """Return the key that a document has. Raises ValueError."""
-        topic, partition, topic_id, group_id = key.split(":", 3)
-        return cls(TopicPartition(topic, int(partition)), UUID(topic_id), group_id)
 
 
 class Next(NamedTuple):

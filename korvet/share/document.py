@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 
-from korvet.share.partition import HIGHEST_COUNT, UNKNOWN, Run, ShareLimits, SharePartition
+from korvet.share.partition import SharePartition
+from korvet.storage.shares import HIGHEST_COUNT, UNKNOWN, Run, ShareLimits
 
 FORMAT = 1
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from enum import IntEnum
 from math import inf
 from operator import attrgetter
 from typing import NamedTuple
@@ -20,36 +19,7 @@ from typing import NamedTuple
 from attrs import define, field, frozen
 
 from korvet.protocol.errors import InvalidRecordState, InvalidRequest
-
-AVAILABLE = ""  # the member of a run that no member has acquired
-UNKNOWN = -1  # `end` before the first fetch
-# Delivery counts are int16 on the wire.
-HIGHEST_COUNT = 32_767
-
-
-class AckType(IntEnum):
-    """The kinds of acknowledgements, with the numbers of ShareAcknowledge."""
-
-    GAP = 0
-    ACCEPT = 1
-    RELEASE = 2
-    REJECT = 3
-    RENEW = 4
-
-
-class Run(NamedTuple):
-    """Records in flight that have the same state: offsets from `first` to `last`."""
-
-    first: int
-    last: int
-    deliveries: int
-    member: str = AVAILABLE
-    deadline_ms: float = inf  # at which the lock of acquired records ends
-
-    @property
-    def size(self) -> int:
-        """The number of records."""
-        return self.last - self.first + 1
+from korvet.storage.shares import AVAILABLE, HIGHEST_COUNT, UNKNOWN, Acknowledged, AckType, Run, ShareLimits
 
 
 class Span(NamedTuple):
@@ -57,24 +27,6 @@ class Span(NamedTuple):
 
     first: int
     last: int
-
-
-class Acknowledged(NamedTuple):
-    """Consecutive offsets that a member acknowledges in the same way."""
-
-    first: int
-    last: int
-    kind: AckType
-
-
-@frozen
-class ShareLimits:
-    """The settings of a share group."""
-
-    lock_ms: int = 30_000
-    max_deliveries: int = 5
-    max_locks: int = 2_000  # records in flight
-    can_renew: bool = True
 
 
 @frozen

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from korvet.protocol.record_batch import ControlType, RecordBatch, control_type, decode_records
-from korvet.share.partition import Run, Span
+from korvet.share.partition import Span
+from korvet.storage.shares import Run
 from korvet.storage.values import AbortedTransaction
 
 

@@ -1,11 +1,12 @@
 """The interface between the broker and its storage backends.
 
-A backend implements `Storage`, which joins four interfaces with one purpose each:
+A backend implements `Storage`, which joins five interfaces with one purpose each:
 
     Log             append, earliest, latest, seek_ts; read, watch, and the maintenance of partitions
     GroupOffsets    ack, committed; forget
     Catalogue       topics: their names, ids, partitions and settings
     Documents       small versioned values of the broker
+    ShareLog        states of share groups, by stores that keep them (`korvet.storage.shares`)
 
 No wire message crosses this interface. A *topic-partition* is addressed by name and number; its offsets are
 plain integers; a *batch* is the bytes of one record batch (magic 2) with its parsed header. A URL selects the
@@ -34,6 +35,7 @@ from korvet.protocol.errors import ConcurrentTransactions, InvalidTxnState, Kafk
 from korvet.protocol.record_batch import RecordBatch
 from korvet.storage.failed_sequences import FailedSequences
 from korvet.storage.parts import composed, decomposed, updated
+from korvet.storage.shares import ShareLog
 from korvet.storage.values import (
     AbortedTransaction,
     ActiveProducer,
@@ -607,8 +609,8 @@ class StorageInfo:
         return {}
 
 
-class Storage(Log, GroupOffsets, Catalogue, Documents, StorageInfo):
-    """A store of records, committed offsets, topics and small documents.
+class Storage(Log, GroupOffsets, Catalogue, Documents, ShareLog, StorageInfo):
+    """A store of records, committed offsets, topics, small documents, and possibly states of share groups.
 
     `korvet.storage.open.open_storage` opens it: an async context manager that owns the connections and background
     tasks of the store, or the store itself, and ends them when its block ends.

@@ -69,6 +69,13 @@ class StorageProxy(Storage):
     save_parts: ClassVar[Any] = forwarded("save_parts")
     documents: ClassVar[Any] = forwarded("documents")
     announce: ClassVar[Any] = forwarded("announce")
+    open_share: ClassVar[Any] = forwarded("open_share")
+    acquire_share: ClassVar[Any] = forwarded("acquire_share")
+    acknowledge_share: ClassVar[Any] = forwarded("acknowledge_share")
+    release_share: ClassVar[Any] = forwarded("release_share")
+    share_offsets: ClassVar[Any] = forwarded("share_offsets")
+    reset_share: ClassVar[Any] = forwarded("reset_share")
+    forget_shares: ClassVar[Any] = forwarded("forget_shares")
     read_measurements: ClassVar[Any] = forwarded("read_measurements")
 
     def configure(self, defaults: StorageDefaults) -> None:
@@ -81,6 +88,9 @@ class StorageProxy(Storage):
 
     def checks_records(self, topic: Topic) -> bool:
         return self.storage.checks_records(topic)
+
+    def keeps_shares(self, topic: Topic) -> bool:
+        return self.storage.keeps_shares(topic)
 
     def incarnation(self, kind: str, key: str) -> str:
         return self.storage.incarnation(kind, key)

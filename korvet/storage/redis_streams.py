@@ -15,6 +15,7 @@ This module joins, opens and closes the parts of `korvet.storage.redis`:
     catalogue, documents              topics, documents
     document_watches                  announced changes of documents
     groups, staged_offsets            committed offsets, and those of open transactions
+    shares                            share groups in the record layout
 """
 
 from __future__ import annotations
@@ -89,8 +90,18 @@ from korvet.storage.redis.read.reader import Reader
 from korvet.storage.redis.read.seek import Seeker
 from korvet.storage.redis.read.watch import Change, FixedConnections, StreamWatch, Watcher
 from korvet.storage.redis.scripts import ALL, TRIM
+from korvet.storage.redis.shares import SCRIPTS as SHARE_SCRIPTS
+from korvet.storage.redis.shares import Shares
 from korvet.storage.redis.staged_offsets import SCRIPTS as STAGED_SCRIPTS
 from korvet.storage.redis.staged_offsets import StagedOffsets
+from korvet.storage.shares import (
+    Acknowledged,
+    Acquired,
+    Acquisition,
+    ShareLimits,
+    ShareOffsets,
+    SharePartitionKey,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +129,9 @@ async def open_redis_storage(
     defaults = evolve(defaults, topic_config=new_topics)
     keyspace = Keyspace(namespace)
     async with open_caller(address_of(where)) as redis:
-        server = await prepare(redis, keyspace, [*ALL, *GROUP_SCRIPTS, *STAGED_SCRIPTS], fsync=fsync)
+        server = await prepare(
+            redis, keyspace, [*ALL, *GROUP_SCRIPTS, *STAGED_SCRIPTS, *SHARE_SCRIPTS], fsync=fsync
+        )
         if durability is not None:
             server = evolve(server, durability=durability)
         async with background_nursery() as nursery:
@@ -219,6 +232,7 @@ class RedisStreamsStorage(Storage):
         self._compactor = Compactor(redis, partitions)
         self._groups = Groups(redis, keyspace, partitions, confirmations)
         self._staged = StagedOffsets(self._groups)
+        self._shares = Shares(redis, partitions, self._reader, confirmations)
         self._documents = Documents(redis, keyspace, confirmations, replicas_of(defaults))
         self._document_watches = DocumentWatches()
 
@@ -508,6 +522,36 @@ class RedisStreamsStorage(Storage):
 
     async def forget(self, group_id: str, tps: Collection[TopicPartition] | None = None) -> None:
         await self._groups.forget(group_id, tps)
+
+    # --- Share groups -----------------------------------------------------------------------------------
+
+    def keeps_shares(self, topic: Topic) -> bool:
+        return self._shares.keeps_shares(topic)
+
+    async def open_share(self, key: SharePartitionKey, offset: int) -> None:
+        await self._shares.open_share(key, offset)
+
+    async def acquire_share(self, key: SharePartitionKey, acquisition: Acquisition) -> Acquired | None:
+        return await self._shares.acquire_share(key, acquisition)
+
+    async def acknowledge_share(
+        self, key: SharePartitionKey, member_id: str, batches: Sequence[Acknowledged], limits: ShareLimits
+    ) -> None:
+        await self._shares.acknowledge_share(key, member_id, batches, limits)
+
+    async def release_share(self, key: SharePartitionKey, member_id: str, limits: ShareLimits) -> None:
+        await self._shares.release_share(key, member_id, limits)
+
+    async def share_offsets(
+        self, group_id: str, topics: Collection[Topic]
+    ) -> Mapping[SharePartitionKey, ShareOffsets]:
+        return await self._shares.share_offsets(group_id, topics)
+
+    async def reset_share(self, key: SharePartitionKey, offset: int, limits: ShareLimits) -> None:
+        await self._shares.reset_share(key, offset, limits)
+
+    async def forget_shares(self, group_id: str, topics: Collection[Topic]) -> None:
+        await self._shares.forget_shares(group_id, topics)
 
     # --- Small documents --------------------------------------------------------------------------------
 

@@ -61,7 +61,15 @@ KAFKAS = [
     "unclean.leader.election.enable",
 ]
 FIXED = ["storage.layout", "offset.mapping", "offset.sequence.bits"]
-OURS = ["record.validation", *FIXED]
+OF_LAKE_TABLES = [
+    "korvet.lake.decode",
+    "korvet.lake.enable",
+    "korvet.lake.iceberg.enable",
+    "korvet.lake.lag.ms",
+    "korvet.lake.on.error",
+    "korvet.lake.retention.ms",
+]
+OURS = ["record.validation", *FIXED, *OF_LAKE_TABLES]
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "__consumer_offsets"])
@@ -84,7 +92,7 @@ def test_names_that_differ_only_in_dots_and_underscores_collide(name: str, expec
     assert expected == colliding(name, ["x", "a_b", "a-c"])
 
 
-def test_settings_are_those_of_kafka_and_four_of_korvet() -> None:
+def test_settings_are_those_of_kafka_and_ten_of_korvet() -> None:
     assert sorted(KAFKAS + OURS) == sorted(SETTINGS)
 
 

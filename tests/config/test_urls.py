@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -15,7 +16,7 @@ from korvet.config import ConfigError, load_config
 from korvet.config.settings import settings
 from korvet.doctor.lake import lake_findings
 from korvet.security.jwks import Jwks
-from korvet.urls import without_password
+from korvet.urls import split_hosts, without_password
 
 JWKS = "sasl.oauthbearer.jwks.endpoint.url"
 WITH_PASSWORDS = {
@@ -40,6 +41,29 @@ WITH_PASSWORDS = {
 )
 def test_url_is_shown_without_its_password(url: str, expected: str) -> None:
     assert expected == without_password(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://me:pw@host:1/0?db=2#x",
+        "redis://[::1]:2/0",
+        "unix:///a/b?db=2",
+        "embedded:a/b",
+        "memory:",
+        "redis+cluster://h1,h2?protocol=3",
+        "//host/path",
+        "",
+    ],
+)
+def test_url_of_one_server_is_split_as_usual(url: str) -> None:
+    assert urlsplit(url) == split_hosts(url)
+
+
+def test_several_servers_may_have_ipv6_addresses() -> None:
+    parts = split_hosts("redis+sentinel://me:pw@h1:1,h2,[::1]:3/name/2?protocol=3")
+
+    assert ("redis+sentinel", "me:pw@h1:1,h2,[::1]:3", "/name/2", "protocol=3", "") == tuple(parts)
 
 
 @pytest.mark.parametrize("name", WITH_PASSWORDS)

@@ -26,7 +26,7 @@ NOW_MS = 1_700_000_000_000
 T0 = TopicPartition("t", 0)
 
 
-async def new_broker(storage: MemoryStorage | None = None, **settings: Any) -> Broker:
+async def new_broker(storage: Storage | None = None, **settings: Any) -> Broker:
     """Return a broker with storage in memory and a constant clock."""
     storage = storage or MemoryStorage(clock=lambda: NOW_MS)
     advertised = {"PLAINTEXT": ("broker.example", 9092), "INSIDE": ("inside.example", 9093)}

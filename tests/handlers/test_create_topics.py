@@ -242,6 +242,27 @@ async def test_invalid_assignments_are_refused(
     assert error == (await one(broker, **options)).error_code
 
 
+@pytest.mark.parametrize(
+    "name, value, accepted",
+    [
+        ("korvet.lake.enable", "yes", "true, false"),
+        ("korvet.lake.lag.ms", "99", "a whole number, at least 100"),
+        ("korvet.lake.retention.ms", "-2", "a whole number, at least -1"),
+        ("korvet.lake.decode", "xml", "none, json, avro, protobuf"),
+        ("korvet.lake.on.error", "ignore", "dlq, skip, stop"),
+        ("korvet.lake.iceberg.enable", "1", "true, false"),
+    ],
+)
+async def test_invalid_settings_of_lake_tables_are_reported_with_the_accepted_values(
+    broker: Broker, name: str, value: str, accepted: str
+) -> None:
+    result = await one(broker, **{name: value})
+
+    assert ErrorCode.INVALID_CONFIG == result.error_code
+    assert f"{name}: " in str(result.error_message)
+    assert f"(accepted: {accepted})" in str(result.error_message)
+
+
 async def test_every_invalid_setting_is_reported_with_the_accepted_values(broker: Broker) -> None:
     result = await one(
         broker, compression_type="brotli", retention_sm="1", min_insync_replicas="0", segment_ms=None

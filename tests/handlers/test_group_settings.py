@@ -17,8 +17,8 @@ from korvet.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from korvet.protocol.messages.list_config_resources import ListConfigResourcesRequest
-from korvet.share.partition import ShareLimits
 from korvet.storage.interface import IsolationLevel
+from korvet.storage.shares import ShareLimits
 from tests.handlers.support import ask, new_broker
 
 SESSION, INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"

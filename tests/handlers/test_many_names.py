@@ -57,7 +57,7 @@ from korvet.protocol.schema import schema_of
 from tests.handlers.acls import secured_broker
 from tests.handlers.support import ask
 
-COUNT = 10_000
+COUNT = 20_000
 NAMES = [f"n{number}" for number in range(COUNT)]
 
 

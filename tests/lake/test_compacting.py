@@ -3,18 +3,29 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from korvet.cli.lake.compact import command
 from korvet.lake import compacting
 from korvet.lake.chain import Stretch, chained_up_to, missing_stretches
-from korvet.lake.compacting import Compaction, groups_of
+from korvet.lake.compacting import (
+    CLASS_BYTES,
+    CLASS_RANGES,
+    Compaction,
+    HeldRange,
+    below,
+    groups_by_class,
+    groups_of,
+)
 from korvet.lake.errors import CommitConflict, Unreachable
 from korvet.lake.file_writing import ROW_GROUP_ROWS
 from korvet.lake.files import ArchivedRange
@@ -22,6 +33,7 @@ from korvet.lake.remote import RemoteReader
 from korvet.lake.replacing import replace
 from korvet.lake.retention import drop_before, expired_up_to
 from korvet.lake.table import Gap, LakeTable
+from korvet.lake.table_files import TableFile
 from tests.lake.replay import live_files, numbers, rows_of
 from tests.lake.support import DAY_MS, NOON, TOPIC, TOPIC_ID, lake, written
 
@@ -316,7 +328,7 @@ def test_compaction_killed_at_any_step_loses_and_duplicates_no_record(
 def test_command_prints_joined_files_and_dry_run_prints_the_plan(table: LakeTable, tmp_path: Path) -> None:
     archived(table, [0], [0], [0])
     run = CliRunner().invoke
-    arguments = ["--at", str(tmp_path / "lake")]
+    arguments = ["--lake", str(tmp_path / "lake")]
 
     dry, done, again = (run(command, [*arguments, *more]).output for more in (["--dry-run"], [], []))
 
@@ -342,7 +354,7 @@ def test_command_prints_commits_made_before_a_failure(
         raise Unreachable("the store refuses.")
 
     monkeypatch.setattr("korvet.lake.compacting.replace", once)
-    result = CliRunner().invoke(command, ["--at", str(tmp_path / "lake")])
+    result = CliRunner().invoke(command, ["--lake", str(tmp_path / "lake")])
 
     assert 1 == result.exit_code
     assert result.stdout.startswith("orders: 2 files of ")
@@ -357,8 +369,59 @@ def test_command_names_a_damaged_file_and_exits_with_1(table: LakeTable, tmp_pat
     content[200] ^= 1
     path.write_bytes(content)
 
-    result = CliRunner().invoke(command, ["--at", str(tmp_path / "lake")])
+    result = CliRunner().invoke(command, ["--lake", str(tmp_path / "lake")])
 
     assert 1 == result.exit_code
     assert f"{table.files[0].path} is damaged" in result.output
     assert 2 == len(live_files(folder(table)))
+
+
+def test_ranges_of_one_size_class_are_joined_when_there_are_enough(table: LakeTable) -> None:
+    table = archived(table, *([[0]] * (CLASS_RANGES - 1)))
+    assert [] == groups_by_class(table, 100 * MB)
+    table = archived(table, [0], [0])
+    before = rows_of(folder(table))
+
+    compaction = Compaction(table, find=groups_by_class)
+    compaction.run()
+
+    assert 2 == len(live_files(folder(table)))
+    assert before == rows_of(folder(table))
+
+
+@given(
+    sizes=st.lists(
+        st.one_of(st.integers(100_000, 2 * MB), st.integers(100_000, 70 * MB)), min_size=1, max_size=400
+    )
+)
+def test_each_commit_leaves_few_small_ranges_that_are_rewritten_a_few_times(sizes: list[int]) -> None:
+    """Join after each append, and count the ranges below a size that are side by side, and rewrites."""
+    ranges: list[tuple[int, int]] = []  # sizes and rewrites
+    for size in sizes:
+        ranges.append((size, 0))
+        while joins := first_joins(ranges):
+            for start in reversed(joins):
+                several = ranges[start : start + CLASS_RANGES]
+                joined = sum(each for each, _ in several), 1 + max(rewrites for _, rewrites in several)
+                ranges[start : start + CLASS_RANGES] = [joined]
+        for limit in CLASS_BYTES:
+            longest = max(len([*each]) if small else 0 for small, each in by_smallness(ranges, limit))
+            assert longest < CLASS_RANGES
+    assert max(rewrites for _, rewrites in ranges) <= 3
+
+
+def first_joins(ranges: Sequence[tuple[int, int]]) -> list[int]:
+    """Return where the runs of ranges to join start, by the module's rule."""
+    held = [HeldRange(0, index, index + 1, sized(size)) for index, (size, _) in enumerate(ranges)]
+    found = next(filter(None, (below(held, limit) for limit in CLASS_BYTES)), [])
+    return [each[0].start for each in found]
+
+
+def sized(size: int) -> tuple[TableFile, ...]:
+    return (TableFile("", size, None, 1, 0, 0, 0, 0, 0, None),)
+
+
+def by_smallness(
+    ranges: Sequence[tuple[int, int]], limit: int
+) -> Iterator[tuple[bool, Iterator[tuple[int, int]]]]:
+    return groupby(ranges, key=lambda each: each[0] < limit)

@@ -256,7 +256,7 @@ def test_old_files_with_erased_records_are_found_and_removed(table: LakeTable) -
 def test_no_byte_of_the_key_remains_in_the_table_after_a_vacuum(table: LakeTable, tmp_path: Path) -> None:
     archived(table, ["ada-lovelace", "bob"], ["bob"])
     arguments = [
-        "--at",
+        "--lake",
         str(tmp_path / "lake"),
         "-t",
         TOPIC,
@@ -327,7 +327,7 @@ def test_erasure_killed_at_any_step_is_completed_by_a_second_run(
     assert (step == "before commit") == (rows_of(folder(table)) == before)
     result = CliRunner().invoke(
         command,
-        ["--at", str(tmp_path / "lake"), "-t", TOPIC, "-k", "ada", "--offline", "--vacuum-now", "--json"],
+        ["--lake", str(tmp_path / "lake"), "-t", TOPIC, "-k", "ada", "--offline", "--vacuum-now", "--json"],
     )
     (told,) = json.loads(result.output)
     assert (told["records"], told["old_files"], told["errors"]) == (
@@ -347,7 +347,7 @@ def test_command_prints_erased_records_and_remaining_old_files(table: LakeTable,
     keys = tmp_path / "keys"
     keys.write_text("eve\n")
     arguments = [
-        "--at",
+        "--lake",
         str(tmp_path / "lake"),
         "-t",
         TOPIC,
@@ -382,7 +382,7 @@ def test_command_prints_commits_made_before_a_failure(
         raise Unreachable("the store refuses.")
 
     monkeypatch.setattr("korvet.lake.erasing.replace", once)
-    arguments = ["--at", str(tmp_path / "lake"), "-t", TOPIC, "-k", "ada", "--offline"]
+    arguments = ["--lake", str(tmp_path / "lake"), "-t", TOPIC, "-k", "ada", "--offline"]
     result = CliRunner().invoke(command, arguments)
 
     assert 1 == result.exit_code
@@ -391,7 +391,7 @@ def test_command_prints_commits_made_before_a_failure(
 
 
 def test_missing_key_and_missing_table_are_reported_in_one_line(table: LakeTable, tmp_path: Path) -> None:
-    arguments = ["--at", str(tmp_path / "lake"), "--offline"]
+    arguments = ["--lake", str(tmp_path / "lake"), "--offline"]
 
     none = CliRunner().invoke(command, [*arguments, "-t", TOPIC])
     elsewhere = CliRunner().invoke(command, [*arguments, "-t", "nowhere", "-k", "ada"])

@@ -25,7 +25,7 @@ def lake(tmp_path: Path) -> Lake:
 
 def erase(lake: Lake, *more: str) -> str:
     """Run the command on a lake whose typed tables are elsewhere, and return its output."""
-    places = ["--at", str(lake.folder / "raw"), "--typed", str(lake.folder / "typed")]
+    places = ["--lake", str(lake.folder / "raw"), "--typed", str(lake.folder / "typed")]
     result = CliRunner().invoke(command, [*places, "-t", "orders", "-k", "ada", "--offline", *more])
     assert 0 == result.exit_code, result.output
     return result.output

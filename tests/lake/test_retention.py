@@ -85,19 +85,19 @@ def test_retention_conflicts_with_or_keeps_a_concurrent_commit(tmp_path: Path) -
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_command_prints_the_new_start_of_each_partition(tmp_path: Path, dry_run: bool) -> None:
     days_of(tmp_path, (0,), (1,))
-    arguments = ["--at", str(tmp_path / "lake"), "--older-than", "1d", *(["--dry-run"] if dry_run else [])]
+    arguments = ["--lake", str(tmp_path / "lake"), "--older-than", "1d", *(["--dry-run"] if dry_run else [])]
 
     result = CliRunner().invoke(command, arguments)
 
     assert f"orders-0 {'would begin' if dry_run else 'begins'} at offset 20\n" == result.output
     assert (0 if dry_run else 20) == LakeTable.open(lake(tmp_path), TOPIC).start(0)
-    wrong = CliRunner().invoke(command, ["--at", str(tmp_path / "lake"), "--older-than", "soon"])
+    wrong = CliRunner().invoke(command, ["--lake", str(tmp_path / "lake"), "--older-than", "soon"])
     assert "Accepted: PT1H30M, P7D" in wrong.output
 
 
 def test_age_of_zero_needs_a_confirmation(tmp_path: Path) -> None:
     days_of(tmp_path, (0,), (1,))
-    arguments = ["--at", str(tmp_path / "lake"), "--older-than", "0d"]
+    arguments = ["--lake", str(tmp_path / "lake"), "--older-than", "0d"]
 
     refused = CliRunner().invoke(command, arguments)
 

@@ -29,25 +29,28 @@ def broker(memory: Cluster) -> KorvetProcess:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--topics", "a", "--to", "lake"], "One of --once and --every is needed."),
+        (["--topics", "a", "--lake", "lake"], "One of --once and --every is needed."),
         (
-            ["--topics", "a", "--to", "lake", "--once", "--every", "3s"],
+            ["--topics", "a", "--lake", "lake", "--once", "--every", "3s"],
             "One of --once and --every is needed.",
         ),
         (
-            ["--topics", "a", "--to", "lake", "--every", "soon"],
+            ["--topics", "a", "--lake", "lake", "--every", "soon"],
             "'soon' is not a duration. Accepted: PT1H30M, P7D, 90s, 1h30m, 500ms.",
         ),
-        (["--topics", "a", "--to", "lake", "--once", "--timeout", "0"], "0.0 is not in the range x>0."),
-        (["--topics", "a(b", "--to", "lake", "--once"], "'a(b' is neither a name nor a regular expression"),
-        (["--topics", ",", "--to", "lake", "--once"], "it names no topic"),
-        (["--topics", "a", "--to", "gopher://x/y", "--once"], "accepted are a path, file:///path and s3://"),
-        (["--topics", "a", "--to", "lake", "--once", "-b", "nowhere:0"], "is not a broker address"),
-        (["--topics", "a", "--to", "s3://b/l", "--once", "--storage-option", "x"], "'x' is not NAME=VALUE"),
-        (["--to", "lake", "--once"], "Missing option '-t' / '--topics'"),
-        (["--topics", "a", "--to", "lake", "--once", "--spark-conf", "x=1"], "'x' is not a Spark setting"),
+        (["--topics", "a", "--lake", "lake", "--once", "--timeout", "0"], "0.0 is not in the range x>0."),
+        (["--topics", "a(b", "--lake", "lake", "--once"], "'a(b' is neither a name nor a regular expression"),
+        (["--topics", ",", "--lake", "lake", "--once"], "it names no topic"),
         (
-            ["--topics", "a", "--to", "lake", "--once", "--command-config", "/dev/null/none"],
+            ["--topics", "a", "--lake", "gopher://x/y", "--once"],
+            "accepted are a path, file:///path and s3://",
+        ),
+        (["--topics", "a", "--lake", "lake", "--once", "-b", "nowhere:0"], "is not a broker address"),
+        (["--topics", "a", "--lake", "s3://b/l", "--once", "--storage-option", "x"], "'x' is not NAME=VALUE"),
+        (["--lake", "lake", "--once"], "Missing option '-t' / '--topics'"),
+        (["--topics", "a", "--lake", "lake", "--once", "--spark-conf", "x=1"], "'x' is not a Spark setting"),
+        (
+            ["--topics", "a", "--lake", "lake", "--once", "--command-config", "/dev/null/none"],
             "File '/dev/null/none' does not exist",
         ),
     ],
@@ -101,7 +104,7 @@ def test_invalid_client_properties_are_reported_in_one_line(
 ) -> None:
     properties = tmp_path / "client.properties"
     properties.write_text(text)
-    given = ["--topics", "a", "--to", str(tmp_path / "lake"), "--once", "--command-config", str(properties)]
+    given = ["--topics", "a", "--lake", str(tmp_path / "lake"), "--once", "--command-config", str(properties)]
     outcome = korvet("lake", "archive", *given)
 
     assert (outcome.status, outcome.err.count("\n")) == (2, 1)
@@ -129,7 +132,9 @@ def test_unreachable_broker_is_reported_in_one_line(
     korvet: Korvet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("korvet.pipeline.archive.ATTEMPTS", 1)
-    outcome = korvet("lake", "archive", "--topics", "a", "--to", str(tmp_path), "--once", "-b", "127.0.0.1:1")
+    outcome = korvet(
+        "lake", "archive", "--topics", "a", "--lake", str(tmp_path), "--once", "-b", "127.0.0.1:1"
+    )
 
     assert (outcome.status, outcome.err) == (
         1,
@@ -146,7 +151,7 @@ def test_missing_java_is_reported_with_the_required_version(
 ) -> None:
     memory.create(topic)
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    outcome = korvet("lake", "archive", "--topics", topic, "--to", str(tmp_path / "lake"), "--once")
+    outcome = korvet("lake", "archive", "--topics", topic, "--lake", str(tmp_path / "lake"), "--once")
 
     assert (outcome.status, outcome.err.count("\n")) == (1, 1)
     assert "Spark needs Java 17 or newer" in outcome.err
@@ -162,7 +167,7 @@ def test_missing_spark_extra_is_reported_with_the_install_command(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyspark", None)
     monkeypatch.setitem(sys.modules, "pyspark.errors", None)
-    outcome = korvet("lake", "archive", "--topics", "a", "--to", str(tmp_path), "--once")
+    outcome = korvet("lake", "archive", "--topics", "a", "--lake", str(tmp_path), "--once")
 
     assert outcome.status == 1
     assert "requires: pip install 'korvet[spark]'" in outcome.err
@@ -177,7 +182,7 @@ def test_missing_topic_is_reported_and_the_exit_status_is_1(
     memory.create(topic)
     memory.produce(topic, values(3))
     archived(memory.bootstrap_servers, topic, tmp_path)
-    outcome = korvet("lake", "archive", "--topics", f"{topic},missing", "--to", str(tmp_path), "--once")
+    outcome = korvet("lake", "archive", "--topics", f"{topic},missing", "--lake", str(tmp_path), "--once")
 
     assert outcome.status == 1
     assert outcome.out.splitlines() == [
@@ -215,9 +220,9 @@ def test_status_audit_and_vacuum_of_an_archive(
     memory.produce(topic, values(3))
     archived(memory.bootstrap_servers, topic, tmp_path)
     memory.produce(topic, values(2))
-    shown = korvet("lake", "status", "--at", str(tmp_path)).out.splitlines()
-    audited = korvet("lake", "audit", "--at", str(tmp_path))
-    vacuumed = korvet("lake", "vacuum", "--at", str(tmp_path), "--dry-run")
+    shown = korvet("lake", "status", "--lake", str(tmp_path)).out.splitlines()
+    audited = korvet("lake", "audit", "--lake", str(tmp_path))
+    vacuumed = korvet("lake", "vacuum", "--lake", str(tmp_path), "--dry-run")
 
     assert shown[0].split() == ["TOPIC", "PARTITION", "LOG_START", "ARCHIVED", "LATEST", "LAG", "WAITING"]
     assert shown[1].split()[:6] == [topic, "0", "0", "3", "5", "2"]
@@ -234,7 +239,7 @@ def test_audit_with_findings_exits_with_1(
     for path in (tmp_path / topic / "_delta_log").glob("00000000000000000002.json"):
         kept = [line for line in path.read_text().splitlines() if '"add"' not in line]
         path.write_text("\n".join(kept) + "\n")
-    outcome = korvet("lake", "audit", "--at", str(tmp_path), "--offline")
+    outcome = korvet("lake", "audit", "--lake", str(tmp_path), "--offline")
 
     assert outcome.status == 1
     assert outcome.out.startswith(f"{topic}-0 offsets 0 to 2: archived, and not in the table's files\n")
@@ -275,7 +280,35 @@ def test_status_of_a_location_without_archives_is_an_error(
     korvet: Korvet, command: list[str], place: str, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").mkdir()
-    outcome = korvet("lake", *command, "--at", str(tmp_path / place))
+    outcome = korvet("lake", *command, "--lake", str(tmp_path / place))
 
     assert (outcome.status, outcome.err.count("\n")) == (1, 1)
     assert f"There is no archive of a topic at {tmp_path / place}" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("archive", "--topics", "a", "--once", "--to"),
+        ("status", "--at"),
+        ("replay", "a", "--into", "b", "--from"),
+        ("decode", "--topics", "a", "--once", "--typed", "typed", "--at"),
+        ("decode", "--topics", "a", "--once", "--lake", "lake", "--to"),
+    ],
+)
+def test_options_of_earlier_versions_are_accepted_and_not_shown(
+    korvet: Korvet, command: tuple[str, ...]
+) -> None:
+    refused = korvet("lake", *command, "gopher://x/y")
+    shown = korvet("lake", command[0], "--help").out
+
+    assert "there are no tables at gopher://" in refused.err
+    assert f"{command[-1]} " not in shown
+    assert "--lake URL" in shown
+
+
+def test_options_of_earlier_versions_are_accepted_in_files(korvet: Korvet, tmp_path: Path) -> None:
+    file = tmp_path / "archive.toml"
+    file.write_text('to = "gopher://x/y"\ntopics = "a"\nonce = true\n')
+
+    assert "there are no tables at gopher://" in korvet("lake", "archive", "--config", str(file)).err

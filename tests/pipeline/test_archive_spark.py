@@ -100,7 +100,7 @@ class Running:
 
     @classmethod
     def start(cls, cluster: Cluster, topic: str, lake: Path) -> Running:
-        command = [sys.executable, "-m", "korvet", "lake", "archive", "--topics", topic, "--to", str(lake)]
+        command = [sys.executable, "-m", "korvet", "lake", "archive", "--topics", topic, "--lake", str(lake)]
         process = subprocess.Popen(
             [*command, "--every", "100ms", "--json", "--bootstrap-servers", cluster.bootstrap_servers],
             stdout=subprocess.PIPE,

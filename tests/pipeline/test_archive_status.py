@@ -62,10 +62,12 @@ def test_status_reports_the_archive_of_a_recreated_topic(memory: Cluster, topic:
     archived(memory.bootstrap_servers, topic, tmp_path)
     memory.run(lambda client: client.delete_topic(topic))
     shown_deleted = CliRunner().invoke(
-        status_command, ["--at", str(tmp_path), "-b", memory.bootstrap_servers, "--json"]
+        status_command, ["--lake", str(tmp_path), "-b", memory.bootstrap_servers, "--json"]
     )
     memory.create(topic)
-    shown_again = CliRunner().invoke(status_command, ["--at", str(tmp_path), "-b", memory.bootstrap_servers])
+    shown_again = CliRunner().invoke(
+        status_command, ["--lake", str(tmp_path), "-b", memory.bootstrap_servers]
+    )
 
     (row,) = json.loads(shown_deleted.stdout)
     assert (row["topic"], row["archived"], row["latest"]) == (topic, 4, None)
@@ -91,7 +93,7 @@ def test_audit_lists_accepted_gaps(memory: Cluster, topic: str, tmp_path: Path) 
     memory.produce(topic, values(10))
     delete_records(memory, topic, 15)
     archived(memory.bootstrap_servers, topic, tmp_path, accept_gap=True)
-    where = ["--at", str(tmp_path), "-b", memory.bootstrap_servers]
+    where = ["--lake", str(tmp_path), "-b", memory.bootstrap_servers]
     shown = CliRunner().invoke(audit_command, where)
     listed = json.loads(CliRunner().invoke(audit_command, [*where, "--json"]).stdout)
 
@@ -129,7 +131,7 @@ def test_erased_records_still_on_the_broker_are_reported_without_a_finding(
     memory.produce(topic, values(10))
     archived(memory.bootstrap_servers, topic, tmp_path)
     memory.produce(topic, values(3, first=5))
-    where = ["--at", str(tmp_path), "-t", topic, "-b", memory.bootstrap_servers]
+    where = ["--lake", str(tmp_path), "-t", topic, "-b", memory.bootstrap_servers]
 
     erased = CliRunner().invoke(erase_command, [*where, "-k", "key 6"])
     proved = CliRunner().invoke(audit_command, [*where, "--checksums"])
@@ -153,7 +155,7 @@ def test_audit_names_a_damaged_file(memory: Cluster, topic: str, tmp_path: Path)
     content[len(content) // 3] ^= 16
     path.write_bytes(content)
 
-    proved = CliRunner().invoke(audit_command, ["--at", str(tmp_path), "--offline", "--checksums"])
+    proved = CliRunner().invoke(audit_command, ["--lake", str(tmp_path), "--offline", "--checksums"])
 
     first, last = proved.output.splitlines()
     assert proved.exit_code == 1

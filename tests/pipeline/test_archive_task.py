@@ -14,7 +14,7 @@ from korvet.lake.table import LakeTable
 from korvet.lake.verification import wrongs
 from korvet.pipeline import archive_task
 from korvet.pipeline.archive import following
-from korvet.pipeline.archive_plan import Bounds, Rows, TopicPlan, dealt
+from korvet.pipeline.archive_plan import Bounds, Rows, TopicPlan, bounded, dealt
 from korvet.pipeline.archive_task import Fetching, Outcome, Piece, PieceWriter
 from korvet.pipeline.fetching import Fetched
 from korvet.protocol.errors import CorruptMessage, KafkaError
@@ -196,3 +196,21 @@ def test_offsets_are_distributed_evenly_over_tasks() -> None:
     assert max(sum(each.end for each in task) for task in tasks) == 100
     assert sum(map(len, tasks)) == 10
     assert len(tasks) == 4
+
+
+def test_pieces_of_a_round_are_bounded_by_bytes(tmp_path: Path) -> None:
+    pieces = [piece(tmp_path, start, start + 100) for start in (0, 100, 200, 300)]
+
+    assert 3 == len(bounded(pieces, 250, {TOPIC: Rows(1.0, 1.0)}))
+    assert 1 == len(bounded(pieces, 1, {TOPIC: Rows(1.0, 1.0)}))
+    assert pieces == bounded(pieces, 10**6, {TOPIC: Rows(1.0, 1.0)})
+
+
+def test_each_partition_has_a_share_of_a_round_while_its_rows_are_unknown(tmp_path: Path) -> None:
+    first = piece(tmp_path, 0, 100)
+    others = [evolve(first, tp=TopicPartition(TOPIC, number)) for number in (1, 2)]
+    behind = piece(tmp_path, 100, 200)
+
+    chosen = bounded([first, *others, behind], 300, {TOPIC: None})
+
+    assert [evolve(each, max_bytes=100) for each in (first, *others)] == chosen

@@ -32,7 +32,7 @@ def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalo
 def start(cluster: Standalone, broker: Cluster, topic: str, lake: Path, *how: str) -> Running:
     return Running.start(
         [
-            *(sys.executable, "-m", "korvet", "lake", "archive", "--topics", topic, "--to", str(lake)),
+            *(sys.executable, "-m", "korvet", "lake", "archive", "--topics", topic, "--lake", str(lake)),
             *("--master", cluster.url, "--bootstrap-servers", broker.bootstrap_servers, "--json", *how),
             *("--spark-conf", "spark.executor.memory=512m"),
             *("--spark-conf", f"spark.executor.extraJavaOptions={QUICK_JAVA}"),

@@ -22,7 +22,7 @@ def lake(tmp_path: Path) -> Lake:
 
 def decode(lake: Lake, *arguments: str, to: str | None = None) -> int:
     """Run the command, and return its exit status."""
-    places = ["--at", str(lake.folder / "raw"), "--to", to or str(lake.folder / "typed")]
+    places = ["--lake", str(lake.folder / "raw"), "--typed", to or str(lake.folder / "typed")]
     with pytest.raises(SystemExit) as ended:
         main(["lake", "decode", *places, *arguments])
     return int(str(ended.value.code or 0))

@@ -33,7 +33,7 @@ def mirror_command(lake: Path, *more: str) -> list[str]:
         "--catalog-option",
         f"uri=sqlite:///{lake.parent}/catalogue.db",
     ]
-    return [sys.executable, "-m", "korvet", "lake", "mirror", "--at", str(lake), *catalogue, *more]
+    return [sys.executable, "-m", "korvet", "lake", "mirror", "--lake", str(lake), *catalogue, *more]
 
 
 def test_mirrors_that_are_killed_have_every_record_once(memory: Cluster, topic: str, tmp_path: Path) -> None:

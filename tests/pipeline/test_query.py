@@ -208,7 +208,7 @@ def test_command_prints_rows_and_reports_errors_in_one_line(
     def query(sql: str, *options: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [
-                *(sys.executable, "-m", "korvet", "lake", "query", sql, "--at", str(tmp_path)),
+                *(sys.executable, "-m", "korvet", "lake", "query", sql, "--lake", str(tmp_path)),
                 *("-b", memory.bootstrap_servers, *options),
             ],
             capture_output=True,

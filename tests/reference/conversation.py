@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import UUID
 
 from attrs import define
 from redis import Redis
 
+from korvet.protocol.messages import share_fetch
 from korvet.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from korvet.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -22,6 +24,11 @@ from korvet.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
+)
+from korvet.protocol.messages.share_acknowledge import (
+    AcknowledgePartition,
+    AcknowledgeTopic,
+    ShareAcknowledgeRequest,
 )
 from korvet.protocol.record_batch import RecordBatch, parse_batches
 from korvet.server.server import Server
@@ -89,6 +96,46 @@ class Conversation:
         response = await self.client.ask(FetchRequest(max_wait_ms=0, min_bytes=1, topics=topics), 12)
         found = response.responses[0].partitions[0]
         return found.error_code, records_in(parse_batches(joined(found.records)), offset)
+
+    async def share_fetch(self, topic_id: UUID, epoch: int) -> list[int]:
+        """Fetch as the member of a share group; return the acquired offsets."""
+        partition = share_fetch.FetchPartition(partition_index=0, acknowledgement_batches=[])
+        topics = [share_fetch.FetchTopic(topic_id=topic_id, partitions=[partition])]
+        request = share_fetch.ShareFetchRequest(
+            group_id="workers",
+            member_id="member",
+            share_session_epoch=epoch,
+            max_wait_ms=0,
+            min_bytes=1,
+            max_bytes=2**24,
+            max_records=100,
+            batch_size=100,
+            topics=topics if epoch == 0 else [],
+            forgotten_topics_data=[],
+        )
+        response = await self.client.ask(request, 2)
+        found = [
+            each
+            for topic in response.responses
+            for data in topic.partitions
+            for each in data.acquired_records
+        ]
+        return [offset for run in found for offset in range(run.first_offset, run.last_offset + 1)]
+
+    async def share_acknowledge(self, topic_id: UUID, epoch: int, offset: int, kind: int) -> None:
+        """Acknowledge a record as the member."""
+        batch = share_fetch.AcknowledgementBatch(
+            first_offset=offset, last_offset=offset, acknowledge_types=[kind]
+        )
+        partition = AcknowledgePartition(partition_index=0, acknowledgement_batches=[batch])
+        request = ShareAcknowledgeRequest(
+            group_id="workers",
+            member_id="member",
+            share_session_epoch=epoch,
+            topics=[AcknowledgeTopic(topic_id=topic_id, partitions=[partition])],
+        )
+        response = await self.client.ask(request, 2)
+        assert 0 == response.responses[0].partitions[0].error_code, response
 
     async def commit(
         self,

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from korvet.share.document import UnreadableShare, read, written
-from korvet.share.partition import Run, ShareLimits, SharePartition
+from korvet.share.partition import SharePartition
+from korvet.storage.shares import Run, ShareLimits
 
 LIMITS = ShareLimits(lock_ms=100)
 VALID = {"format": 1, "epoch": 0, "end": 10, "runs": [[1, 2, 1, "a"], [4, 4, 2, ""]]}

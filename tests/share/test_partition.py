@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from korvet.protocol.errors import InvalidRecordState, InvalidRequest
-from korvet.share.partition import Acknowledged, AckType, Read, Run, ShareLimits, SharePartition, Span
+from korvet.share.partition import Read, SharePartition, Span
+from korvet.storage.shares import Acknowledged, AckType, Run, ShareLimits
 
 LIMITS = ShareLimits(lock_ms=100, max_deliveries=3, max_locks=12)
 MEMBERS = st.sampled_from(["alice", "bob", "carol"])

@@ -3,8 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 from korvet.protocol.record_batch import ControlType, RecordBatch, build_batch, build_marker, stamp
-from korvet.share.partition import Run, Span
+from korvet.share.partition import Span
 from korvet.share.records import batches_of, offsets_of
+from korvet.storage.shares import Run
 from korvet.storage.values import AbortedTransaction
 
 

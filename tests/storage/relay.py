@@ -20,6 +20,8 @@ class RelayedConnection:
     server: trio.SocketStream
     is_held: bool = False
     hold_from: bytes | None = None  # hold the connection when the broker sends this
+    lose_from: bytes | None = None  # lose the reply to the request with this, and the connection
+    is_losing: bool = False
     held: bytearray = field(factory=bytearray)
     has_held: trio.Event = field(factory=trio.Event)
     has_answered: trio.Event = field(factory=trio.Event)
@@ -29,6 +31,8 @@ class RelayedConnection:
         async for data in self.client:
             if self.hold_from is not None and self.hold_from in data:
                 self.is_held = True
+            if self.lose_from is not None and self.lose_from in data:
+                self.is_losing = True
             if self.is_held:
                 self.held += data
                 self.has_held.set()
@@ -38,6 +42,9 @@ class RelayedConnection:
     async def relay_replies(self) -> None:
         """Pass on what the server answers."""
         async for data in self.server:
+            if self.is_losing:
+                await self.client.aclose()
+                return
             if self.held:
                 self.has_answered.set()
             else:
@@ -75,6 +82,11 @@ class Relay:
             await relay()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return
+
+    def lose_reply(self, lose_from: bytes) -> None:
+        """End each present connection that sends these bytes, once the server has answered it."""
+        for connection in self.connections:
+            connection.lose_from = lose_from
 
     def hold(self, hold_from: bytes = b"") -> None:
         """Keep what a present connection sends from these bytes on; connections opened later are not held."""

@@ -10,10 +10,11 @@ import pytest
 
 from korvet.storage import interface, values
 from korvet.storage.interface import Catalogue, Documents, GroupOffsets, Log, Storage, StorageInfo
+from korvet.storage.shares import ShareLog
 
 
-def test_storage_combines_four_interfaces() -> None:
-    assert (Log, GroupOffsets, Catalogue, Documents, StorageInfo) == Storage.__bases__
+def test_storage_combines_five_interfaces() -> None:
+    assert (Log, GroupOffsets, Catalogue, Documents, ShareLog, StorageInfo) == Storage.__bases__
     assert Storage.__abstractmethods__ == {
         name for base in Storage.__bases__[:4] for name in operations(base)
     }

@@ -19,6 +19,14 @@ from korvet.storage.interface import AppendResult, Storage, StorageUsageError, T
 from korvet.storage.redis.client.cluster import Cluster
 from korvet.storage.redis.read import cluster_watch
 from korvet.storage.redis_streams import open_redis_storage
+from korvet.storage.shares import (
+    Acknowledged,
+    AckType,
+    Acquisition,
+    ShareLimits,
+    ShareOffsets,
+    SharePartitionKey,
+)
 from korvet.testing.environment import Environment
 from korvet.testing.records import StoredRecord, append, batch, numbered, records_from
 from korvet.testing.storage_contract import StagedOffsetContract, StorageContract, TransactionContract
@@ -410,3 +418,45 @@ async def test_pipeline_of_many_moved_keys_pauses_once(cluster: RedisCluster) ->
             replies = await redis.pipeline(commands, repeatable=True)
 
     assert [0] * 6000 == replies
+
+
+async def acquired(storage: Storage, key: SharePartitionKey, member_id: str, most: int) -> list[int]:
+    """Acquire records for a member of a share group; return their offsets."""
+    for _ in range(100):
+        try:
+            found = await storage.acquire_share(key, Acquisition(member_id, ShareLimits(), most, 1_000_000))
+        except KafkaStorageError:  # a failover takes its time
+            await trio.sleep(0.1)
+            continue
+        assert found is not None
+        return [offset for run in found.runs for offset in range(run.first, run.last + 1)]
+    raise AssertionError("no records can be acquired")
+
+
+@pytest.mark.xdist_group("redis-cluster")
+@pytest.mark.parametrize("how", ["a slot moves", "a replica is promoted", "the primary dies"])
+@pytest.mark.parametrize("shared_cluster", [pytest.param(VALKEY, id=VALKEY.id)], indirect=True)
+async def test_share_group_stays_as_it_is(cluster: RedisCluster, how: str) -> None:
+    before = cluster.primary_of(STREAM)
+    async with open_redis_storage(cluster.url) as storage:
+        settings = {"storage.layout": "record", "offset.mapping": "dense", "min.insync.replicas": "2"}
+        topic = await storage.create_topic("orders", 1, settings)
+        key = SharePartitionKey(TP, topic.topic_id, "workers")
+        await storage.open_share(key, 0)
+        await append(storage, TP, numbered(6))
+        first = await acquired(storage, key, "alice", 4)
+        await storage.acknowledge_share(key, "alice", [Acknowledged(0, 1, AckType.ACCEPT)], ShareLimits())
+        if how == "a slot moves":
+            target = next(each for each in cluster.primaries if each is not before)
+            await trio.to_thread.run_sync(cluster.migrate_slot, key_slot(STREAM), before, target)
+        elif how == "a replica is promoted":
+            await trio.to_thread.run_sync(cluster.fail_over, before)
+        else:
+            before.kill()
+            await trio.to_thread.run_sync(cluster.await_other_primary, STREAM, before)
+            cluster.revive(before)
+        second = await acquired(storage, key, "bob", 100)
+        await storage.acknowledge_share(key, "alice", [Acknowledged(2, 3, AckType.ACCEPT)], ShareLimits())
+        offsets = await storage.share_offsets("workers", [topic])
+
+    assert ([0, 1, 2, 3], [4, 5], {key: ShareOffsets(4, 2)}) == (first, second, offsets)

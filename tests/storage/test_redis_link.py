@@ -261,6 +261,33 @@ async def test_silence_ends_the_link_when_the_oldest_command_has_waited_too_long
         assert ("", "it does not answer") == (silent_so_far, server.link.cause)
 
 
+async def test_time_limit_begins_with_the_command_and_not_with_one_before(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with served_link() as server:
+        answered = server.send(b"GET", b"a", limit_s=10.0)
+        await trio.sleep(8.0)
+        await server.answer(b"$1\r\n1\r\n")
+        await answered.wait()
+        server.send(b"GET", b"b", limit_s=10.0)
+        await trio.sleep(9.0)  # the first command's limit is over
+        silent_so_far = server.link.cause
+        await trio.sleep(2.0)
+
+        assert ("", "it does not answer") == (silent_so_far, server.link.cause)
+
+
+async def test_shorter_time_limit_holds_behind_a_longer_one(autojump_clock: trio.testing.MockClock) -> None:
+    async with served_link() as server:
+        answered = server.send(b"GET", b"a", limit_s=60.0)
+        await server.answer(b"$1\r\n1\r\n")
+        await answered.wait()
+        server.send(b"GET", b"b", limit_s=3.0)
+        await trio.sleep(4.0)
+
+        assert server.link.cause == "it does not answer"
+
+
 async def test_received_bytes_restart_the_time_limit(autojump_clock: trio.testing.MockClock) -> None:
     async with served_link() as server:
         server.send(b"GET", b"a", limit_s=5.0)

@@ -21,12 +21,14 @@ from korvet.storage.interface import (
     OffsetAndMetadata,
     Storage,
     StorageUsageError,
+    Topic,
     TopicPartition,
     TransactionNumber,
     TransactionResult,
 )
 from korvet.storage.redis import scripts as redis_scripts
 from korvet.storage.redis_streams import open_redis_storage
+from korvet.storage.shares import Acknowledged, AckType, Acquisition, ShareLimits, SharePartitionKey
 from korvet.testing.contract.base import eventually
 from korvet.testing.records import Producer, Record, append, append_batch, batch, numbered, records_from
 from tests.servers import RedisServer
@@ -99,6 +101,8 @@ async def do_everything(storage: Storage, other: Storage, layout: str) -> None:
     await storage.forget("billing")
     await storage.truncate_before(TP, base + 1)
     await compact(storage, layout)
+    if layout == "record":
+        await share(storage, topic)
     version = await storage.save("kind", "key", b"value", expected_version=0)
     await storage.load("kind", "key")
     await storage.documents("kind")
@@ -108,6 +112,21 @@ async def do_everything(storage: Storage, other: Storage, layout: str) -> None:
         await watch.wait()
     await storage.delete_topic(topic)
     await eventually(other.topics, {})
+
+
+async def share(storage: Storage, topic: Topic) -> None:
+    """Acquire, acknowledge and release records of a share group, and delete the group."""
+    key, limits = SharePartitionKey(TP, topic.topic_id, "workers"), ShareLimits()
+    await storage.open_share(key, 0)
+    acquired = await storage.acquire_share(key, Acquisition("member", limits, 3, 1_000_000))
+    assert acquired is not None
+    first = acquired.runs[0].first
+    for kind in (AckType.RENEW, AckType.ACCEPT):
+        await storage.acknowledge_share(key, "member", [Acknowledged(first, first, kind)], limits)
+    await storage.release_share(key, "member", limits)
+    assert 1 == len(await storage.share_offsets("workers", [topic]))
+    await storage.reset_share(key, 0, limits)
+    await storage.forget_shares("workers", [topic])
 
 
 async def commit_transaction(storage: Storage) -> None:

@@ -19,10 +19,11 @@ from korvet.cluster.registration import Registration
 from korvet.concurrency.rpc import answer_links, link_to
 from korvet.coordination.routing import answer
 from korvet.protocol.errors import InvalidRecordState, InvalidRequest
-from korvet.share.coordinator import VERBS, LeaderRouting, ShareCoordinator, SharePartitionKey
-from korvet.share.partition import UNKNOWN, Acknowledged, AckType, Read, Run, ShareLimits, Span
+from korvet.share.coordinator import VERBS, LeaderRouting, ShareCoordinator
+from korvet.share.partition import Read, Span
 from korvet.storage.interface import TopicPartition
 from korvet.storage.memory import MemoryStorage
+from korvet.storage.shares import UNKNOWN, Acknowledged, AckType, Run, ShareLimits, SharePartitionKey
 from korvet.workers.groups import LinkedProcesses
 from tests.groups.test_coordinator import parked
 

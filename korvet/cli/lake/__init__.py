@@ -8,6 +8,7 @@ from korvet.cli.lazy import LazyGroup
 
 # Name -> purpose. The commands need pyarrow and deltalake, and some need Spark, so only the called one is imported.
 COMMANDS = {
+    "run": "Keep the tables of many topics up to date, each by its policy.",
     "archive": "Archive topics to tables, once or continuously.",
     "status": "Show how far topics are archived.",
     "audit": "Verify that all archived records are in the tables, and list missing ones.",

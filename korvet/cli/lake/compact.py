@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import click
@@ -18,20 +17,19 @@ from korvet.cli.lake.options import (
 )
 from korvet.cli.options import as_json
 from korvet.cli.output import Counting, Progress, print_json
+from korvet.config.units import size_bytes
 
 if TYPE_CHECKING:
     from korvet.lake.compacting import Compacted
     from korvet.lake.location import Location
 
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-
 
 def size(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
     """Parse a size such as 128MB. Return bytes."""
-    match = re.fullmatch(r"\s*([0-9]+)\s*([A-Za-z]*)\s*", text)
-    if match is None or match[2].upper() not in UNITS or not int(match[1]):
-        raise click.BadParameter(f"{text!r} is not a size; accepted: 128MB, 1GB, 500kB, 1000000.")
-    return int(match[1]) * UNITS[match[2].upper()]
+    try:
+        return size_bytes(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command(name="compact")

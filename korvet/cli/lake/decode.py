@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from korvet.cli.lake.options import (
+    RenamedOption,
     config_file,
     lake_location,
     needing_extra,
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
 @click.command(name="decode")
 @lake_location("--at")
 @click.option(
+    "--typed",
     "--to",
+    "typed_text",
+    cls=RenamedOption,
     metavar="URL",
     required=True,
     help="Location of the typed tables; it must differ from that of the archive.",
@@ -88,7 +92,7 @@ if TYPE_CHECKING:
 @config_file
 def command(
     lake: str,
-    to: str,
+    typed_text: str,
     topics: str,
     file: Path | None,
     form: str | None,
@@ -110,10 +114,10 @@ def command(
     """
     if once + (every_s is not None) + show != 1:
         raise click.UsageError("One of --once, --every and --show is needed.")
-    archive, typed = parsed_location(lake, storage_texts), parsed_location(to, storage_texts)
+    archive, typed = parsed_location(lake, storage_texts), parsed_location(typed_text, storage_texts)
     if archive.url == typed.url:
         raise click.BadParameter(
-            "is the location of the archive; typed tables need a different one.", param_hint="--to"
+            "is the location of the archive; typed tables need a different one.", param_hint="--typed"
         )
     logging.basicConfig(format="korvet: %(message)s")
     with needing_extra():

@@ -29,11 +29,29 @@ STORE_VARIABLES = (
 )
 
 
-def lake_location(*names: str) -> Callable[[F], F]:
-    """Return the option for the location of the lake, with these names. Its parameter is `lake`."""
+class RenamedOption(click.Option):
+    """An option whose other names are those of earlier versions. Help and errors show only the first name."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the name and the help, as click shows them."""
+        names, self.opts = self.opts, self.opts[:1]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = names
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:  # noqa: ARG002  click's signature
+        """Return the name for errors."""
+        return f"'{self.opts[0]}'"
+
+
+def lake_location(*earlier: str) -> Callable[[F], F]:
+    """Return the option for the location of the lake, with its names in earlier versions. Its parameter is `lake`."""
     return click.option(
-        *names,
+        "--lake",
+        *earlier,
         "lake",
+        cls=RenamedOption,
         metavar="URL",
         required=True,
         envvar="KORVET_LAKE_URL",
@@ -92,16 +110,19 @@ def configured(context: click.Context, _parameter: click.Parameter, path: str | 
         except tomllib.TOMLDecodeError as error:
             raise click.BadParameter(f"{path} is not valid TOML: {error}.") from None
     known: dict[str, str] = {}
+    earlier: dict[str, str] = {}
     for parameter in context.command.params:
         # A second long name is for the command line only.
-        option = next((each for each in parameter.opts if each.startswith("--")), None)
-        if parameter.name and option is not None and option != "--config":
-            known[option.removeprefix("--")] = parameter.name
+        names = [each.removeprefix("--") for each in parameter.opts if each.startswith("--")]
+        if parameter.name and names and names[0] != "config":
+            known[names[0]] = parameter.name
+            if isinstance(parameter, RenamedOption):
+                earlier |= dict.fromkeys(names[1:], parameter.name)
     chosen: dict[str, Any] = {}
     for name, value in values.items():
-        if name not in known:
+        if name not in known and name not in earlier:
             raise click.BadParameter(f"{path}: there is no {name}; accepted are {', '.join(sorted(known))}.")
-        chosen[known[name]] = _texts(value)
+        chosen[known.get(name) or earlier[name]] = _texts(value)
     context.default_map = {**(context.default_map or {}), **chosen}
 
 

@@ -29,7 +29,7 @@ from korvet.cli.output import print_table
 
 @click.command(
     name="query",
-    epilog='korvet lake query --at lake "select cast(key as string), count(*) from orders group by 1"',
+    epilog='korvet lake query --lake lake "select cast(key as string), count(*) from orders group by 1"',
 )
 @click.argument("sql")
 @lake_location("--at")

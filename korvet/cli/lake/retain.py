@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
 
 import click
 
@@ -17,12 +16,6 @@ from korvet.cli.lake.options import (
     storage_options,
 )
 from korvet.cli.times import duration_ms
-
-if TYPE_CHECKING:
-    from korvet.lake.location import Location
-
-# Limit of conflicts with concurrent compactions.
-ATTEMPTS = 10
 
 
 @click.command(name="retain")
@@ -45,12 +38,14 @@ def command(
     elsewhere an age of 0 needs --yes, since it empties the tables.
     """
     location = parsed_location(lake, storage_texts)
+    with needing_extra():
+        from korvet.lake.retention import retain
     cutoff_ms = time.time_ns() // 1_000_000 - older_than
     names = archives(location, topics)
     if not (yes or dry_run):
         confirm(names, older_than)
     for name in names:
-        starts = retained(location, name, cutoff_ms, dry_run=dry_run)
+        starts = retain(location, name, cutoff_ms, dry_run=dry_run)
         for partition, start in starts.items():
             click.echo(f"{name}-{partition} {'would begin' if dry_run else 'begins'} at offset {start}")
         if not starts:
@@ -64,24 +59,3 @@ def confirm(names: list[str], older_than: int) -> None:
         click.confirm(f"Drop archived records older than {age} from {', '.join(names)}?", abort=True)
     elif not older_than:
         raise click.UsageError("--older-than 0 drops all archived records; confirm this with --yes.")
-
-
-def retained(location: Location, topic: str, cutoff_ms: int, *, dry_run: bool) -> dict[int, int]:
-    """Drop older records. Return the new start offsets of the partitions that lost some. Raises LakeError."""
-    with needing_extra():
-        from korvet.lake.errors import CommitConflict
-        from korvet.lake.retention import drop_before, expired_up_to
-        from korvet.lake.table import LakeTable
-    for attempt in range(ATTEMPTS):
-        table = LakeTable.open(location, topic)
-        starts = expired_up_to(table, cutoff_ms)
-        if not starts or dry_run:
-            return starts
-        try:
-            drop_before(table, starts)
-        except CommitConflict:  # a compaction joined its files in the meantime
-            if attempt + 1 == ATTEMPTS:
-                raise
-        else:
-            return starts
-    return {}

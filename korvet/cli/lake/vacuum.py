@@ -33,14 +33,11 @@ def command(
     """
     location = parsed_location(lake, storage_texts)
     with needing_extra():
-        from korvet.lake.table import LakeTable, store_errors
+        from korvet.lake.table import LakeTable
+        from korvet.lake.vacuuming import vacuum
     names = archives(location, topics)
     for name in names:
-        table = LakeTable.open(location, name)
-        with store_errors(table.location):
-            removed = table.delta.vacuum(
-                retain_hours, dry_run=dry_run, enforce_retention_duration=False, full=True
-            )
+        removed = vacuum(LakeTable.open(location, name), retain_hours, dry_run=dry_run)
         for path in removed if dry_run else ():
             click.echo(f"{name}/{path}")
         click.echo(f"{name}: {len(removed):,} files {'would be' if dry_run else 'were'} removed")

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 from attrs import define, field, frozen
 
-from korvet.lake.errors import LakeError, WrongTable
+from korvet.lake.errors import CommitConflict, LakeError, Unreachable, WrongTable
 from korvet.lake.iceberg.catalogs import described
-from korvet.lake.iceberg.mirror import FOLDER, Change, Mirror
+from korvet.lake.iceberg.mirror import FOLDER, CatalogueRefused, Change, Mirror
 from korvet.lake.iceberg.original import Original
 from korvet.lake.iceberg.upkeep import expire, remove_orphans
 from korvet.lake.location import Location
@@ -32,6 +32,8 @@ class Outcome:
     removed_files: int = 0
     expired_snapshots: int = 0
     error: str | None = None
+    #: True if retrying may help.
+    may_pass: bool = False
 
 
 @define
@@ -65,17 +67,26 @@ class Rounds:
         for topic in self.topics():
             if self.stopping.is_set():
                 break
-            try:
-                outcomes[topic] = self._mirrored(topic, rebuilds=rebuilds)
-            except LakeError as error:
-                if not (self.skips_others and isinstance(error, WrongTable)):
-                    outcomes[topic] = Outcome(error=str(error))
-            except (
-                Exception
-            ) as error:  # catalogues raise the errors of their libraries, without a class in common
-                logger.debug("mirroring %(topic)s failed", {"topic": topic}, exc_info=True)
-                outcomes[topic] = Outcome(error=f"the catalogue failed: {described(error)}")
+            outcome = self.one(topic, rebuilds=rebuilds)
+            if outcome is not None:
+                outcomes[topic] = outcome
         return outcomes
+
+    def one(self, topic: str, *, rebuilds: bool = False) -> Outcome | None:
+        """Mirror a topic once. Return None if its table is left out."""
+        try:
+            return self._mirrored(topic, rebuilds=rebuilds)
+        except LakeError as error:
+            if self.skips_others and isinstance(error, WrongTable):
+                return None
+            return Outcome(
+                error=str(error), may_pass=isinstance(error, (Unreachable, CommitConflict, CatalogueRefused))
+            )
+        except (
+            Exception
+        ) as error:  # catalogues raise the errors of their libraries, without a class in common
+            logger.debug("mirroring %(topic)s failed", {"topic": topic}, exc_info=True)
+            return Outcome(error=f"the catalogue failed: {described(error)}", may_pass=True)
 
     def _mirrored(self, topic: str, *, rebuilds: bool) -> Outcome:
         original = Original.open(self.lake, topic)

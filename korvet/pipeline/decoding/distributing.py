@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from korvet.pipeline.archive_workers import JavaEnded, SparkFailed
+from korvet.pipeline.archive_workers import JavaEnded, SparkFailed, SparkWorkers
 from korvet.pipeline.decoding.registry import RegistryError
 
 T = TypeVar("T")
@@ -71,6 +71,22 @@ class OnSpark:
             if isinstance(answer, Exception):
                 raise answer
         return [answers[number] for number in range(count)]
+
+
+@frozen
+class OnWorkers:
+    """Runs Spark tasks in the session of these workers, which starts with the first work."""
+
+    workers: SparkWorkers
+
+    @property
+    def parallelism(self) -> int:
+        """The number of Spark's cores. Raises SparkFailed and JavaEnded."""
+        return self.workers.cores
+
+    def __call__(self, work: Work[T], slices: Sequence[Files]) -> list[T]:
+        """Implement `Distribute`. Also raises SparkFailed and JavaEnded."""
+        return OnSpark(self.workers.session())(work, slices)
 
 
 def _run(

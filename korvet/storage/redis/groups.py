@@ -151,11 +151,12 @@ class Groups:
         results: dict[TopicPartition, KafkaError | None],
     ) -> None:
         id_before = partition.mapper.entry_id_before(offset)
+        more_keys = partition.keys.followed
         status = b"more"
         try:
             while status == b"more":
                 (status,) = await self.partitions.call(
-                    partition, FOLLOW, group_id, id_before, more_keys=[partition.keys.moved_groups]
+                    partition, FOLLOW, group_id, id_before, more_keys=more_keys
                 )
         except KafkaError as error:
             results[partition.tp] = error

@@ -6,6 +6,7 @@
     {korvet:orders:0}:$transactions hash: the last transaction of each producer
     {korvet:orders:0}:$open         stream: the first record of each open transaction
     {korvet:orders:0}:$aborted      stream: the marker of each aborted transaction
+    {korvet:orders:0}:$shares       hash: share groups, and the last calls of their members
     {korvet:orders:0}:$index        stream: about every 64 kB, the largest timestamp since the entry before
     {korvet:orders:0}:$summary      stream: the same about every 16 MB
     {korvet:orders:0}:$compacted    stream: its successor while it is compacted; with .state, .index,
@@ -98,6 +99,10 @@ class PartitionKeys:
         return b"{%b}:$aborted" % self.stream
 
     @property
+    def shares(self) -> bytes:
+        return b"{%b}:$shares" % self.stream
+
+    @property
     def log(self) -> tuple[bytes, ...]:
         """The keys that every partition script names, in the order of its KEYS."""
         tag = b"{%b}:$" % self.stream
@@ -118,6 +123,11 @@ class PartitionKeys:
     def moved_groups(self) -> bytes:
         """The last of them: the groups that commits have moved meanwhile."""
         return b"{%b}:$compacted.groups" % self.stream
+
+    @property
+    def followed(self) -> tuple[bytes, bytes]:
+        """The additional keys when a Redis consumer group follows a commit: `moved_groups` and `shares`."""
+        return b"{%b}:$compacted.groups" % self.stream, b"{%b}:$shares" % self.stream
 
 
 @frozen

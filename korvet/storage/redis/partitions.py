@@ -216,5 +216,5 @@ class Partitions:
 
 def drop_call(partition: Partition) -> ScriptCall:
     """Return the call that deletes a partition's keys, unless they belong to a later topic."""
-    keys = (*partition.keys.all, *partition.keys.compaction)
+    keys = (*partition.keys.all, partition.keys.shares, *partition.keys.compaction)
     return ScriptCall(DROP, keys, (partition.topic_id, partition.shared.created))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 
 import trio
-from attrs import define, field, frozen
+from attrs import Factory, define, field, frozen
 
 from korvet.concurrency.time_slices import TimeSlices, run_in_slices
 from korvet.protocol.errors import KafkaError, MessageTooLarge, RequestTimedOut, detached
@@ -21,6 +21,7 @@ from korvet.storage.interface import (
 )
 from korvet.storage.redis.append.layouts import Packed, pack_marker
 from korvet.storage.redis.append.queue import AppendContext, AppendQueue, Submission, Ticket, too_few_replicas
+from korvet.storage.redis.append.time_limits import TimeLimits
 from korvet.storage.redis.client.connection import NotConnected
 from korvet.storage.redis.partition import Partition
 
@@ -40,6 +41,9 @@ class Appender:
     """Implements `Storage.append`; owns the queues of partitions with unfinished appends."""
 
     context: AppendContext
+    time_limits: TimeLimits = field(
+        default=Factory(lambda self: TimeLimits(self.context.nursery), takes_self=True), init=False
+    )
     _queues: dict[Partition, AppendQueue] = field(factory=dict)
 
     async def begin(
@@ -224,15 +228,26 @@ class SubmittedAppend(PendingAppend):
     tickets: Sequence[Ticket]
 
     async def wait(self) -> AppendResults:
-        done = self.submission.done
+        submission = self.submission
+        abandon = self.abandon
         try:
             # The results may have arrived before the call, and the time limit may have passed since.
-            if not done.is_set():
-                with self.submission.waiting:
-                    await done.wait()
+            if not submission.done.is_set():
+                limits = self.appender.time_limits
+                # A limit of the wait for replicas is as short as the client wants.
+                waits_for_replicas = any(ticket.waits_for_replicas for ticket in self.tickets)
+                if not waits_for_replicas and limits.add(abandon, submission.deadline):
+                    try:
+                        await submission.done.wait()
+                    finally:
+                        limits.remove(abandon)
+                else:
+                    submission.waiting = trio.CancelScope(deadline=submission.deadline)
+                    with submission.waiting:
+                        await submission.done.wait()
         finally:
-            self.abandon()
-        return self.submission.results
+            abandon()
+        return submission.results
 
     def abandon(self) -> None:
         if not self.submission.done.is_set():

@@ -43,7 +43,13 @@ from korvet.protocol.record import Headers, RawRecord
 from korvet.protocol.record_batch import ControlType, RecordBatch, build_marker, decode_in_steps
 from korvet.protocol.steps import Steps
 from korvet.storage.interface import Marker, TimestampType, TopicConfig, TransactionNumber
-from korvet.storage.redis.client.replies import UNCOPIED_VALUE_BYTES, Argument, pack_arguments, pack_column
+from korvet.storage.redis.client.replies import (
+    UNCOPIED_BYTES,
+    UNCOPIED_VALUE_BYTES,
+    Argument,
+    pack_arguments,
+    pack_column,
+)
 from korvet.storage.topic_config import LAYOUT, backend_setting
 
 # A command may have 1,048,576 arguments (Redis 6.2), and `unpack` in Lua fails near 8,000 values.
@@ -103,7 +109,9 @@ def pack_whole(
     number = checked_transaction(batch, transaction)
     size = batch.size + len(b"$batch")
     piece = Piece(batch.record_count, size, batch.max_timestamp)
-    return joined(batch, b"batch", b"", number, size, [piece], 1, pack_arguments((batch.buffer,)))
+    # A copy of a small batch is packed with the other arguments in one call of hiredis.
+    data = bytes(batch.buffer) if batch.size < UNCOPIED_BYTES else batch.buffer
+    return joined(batch, b"batch", b"", number, size, [piece], 1, (), data)
 
 
 def checked_transaction(batch: RecordBatch, transaction: TransactionNumber | None) -> bytes:
@@ -298,8 +306,9 @@ def joined(
     pieces: list[Piece],
     data_count: int,
     data: Iterable[Buffer],
+    *last: Argument,
 ) -> Packed:
-    """Return the arguments for one batch, in the script's order."""
+    """Return the arguments for one batch, in the script's order. `data` is packed already, `last` is not."""
     if data_count + 3 * len(pieces) > MAX_ARGUMENTS:
         raise MessageTooLarge(f"A batch of {batch.record_count} records exceeds what one write can store.")
     arguments: list[Argument] = [
@@ -319,5 +328,7 @@ def joined(
     for piece in pieces:
         arguments += piece
         size += piece.size
+    count = len(arguments) + data_count
+    arguments += last
     buffers = [*pack_arguments(tuple(arguments)), *data]
-    return Packed(len(arguments) + data_count, buffers, batch.record_count, size, bool(transaction))
+    return Packed(count, buffers, batch.record_count, size, bool(transaction))

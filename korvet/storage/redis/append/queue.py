@@ -87,6 +87,7 @@ class Submission:
 
     __slots__ = (
         "appending",
+        "deadline",
         "done",
         "failed",
         "remaining",
@@ -97,7 +98,10 @@ class Submission:
     )
 
     def __init__(self, limit_s: float, replicas_limit_s: float, failed: FailedSequences) -> None:
-        self.waiting = trio.CancelScope(deadline=trio.current_time() + limit_s)
+        self.deadline = trio.current_time() + limit_s
+        self.waiting: trio.CancelScope | None = (
+            None  # the wait that ends at the deadline; None if `TimeLimits` ends it
+        )
         self.replicas_limit_s = replicas_limit_s
         self.failed = failed
         self.share = DecodedReservation()
@@ -112,8 +116,10 @@ class Submission:
     def settle(self) -> None:
         """Count a batch that was appended or has failed; after the last one, set the deadline to that for replicas."""
         self.appending -= 1
-        if self.appending == 0:
-            self.waiting.deadline = trio.current_time() + self.replicas_limit_s
+        if self.appending == 0 and self.remaining:
+            self.deadline = trio.current_time() + self.replicas_limit_s
+            if self.waiting is not None:
+                self.waiting.deadline = self.deadline
 
     def resolve(self, tp: TopicPartition, result: Result) -> None:
         self.results[tp] = result
@@ -176,9 +182,9 @@ class Ticket:
             self.is_resolved = True
             if isinstance(result, KafkaError):
                 self.submission.failed.note(self.partition.tp, self.batch, result)
+            self.submission.resolve(self.partition.tp, result)
             if self.appended is None:
                 self.submission.settle()
-            self.submission.resolve(self.partition.tp, result)
 
 
 @define(eq=False)

@@ -24,7 +24,7 @@ import trio
 from attrs import evolve, field, frozen
 
 from korvet.storage.interface import StorageUsageError
-from korvet.urls import without_password
+from korvet.urls import split_hosts, without_password
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +161,7 @@ def address_of(where: str | RedisAddress) -> RedisAddress:
 
 def address_from(url: str) -> RedisAddress:
     """Parse a URL; raise ValueError or OSError without the URL in the message."""
-    scheme = urlsplit(url).scheme
+    scheme = split_hosts(url).scheme
     if scheme.endswith(SENTINEL):
         return sentinel_address_from(url)
     if scheme.endswith(CLUSTER):
@@ -195,7 +195,7 @@ def address_from(url: str) -> RedisAddress:
 
 def sentinel_address_from(url: str) -> RedisAddress:
     """Parse a URL of Sentinels; raise as `address_from` does."""
-    parts = urlsplit(url)
+    parts = split_hosts(url)
     login, at, hosts = parts.netloc.rpartition("@")
     name, _, database = parts.path.strip("/").partition("/")
     if not hosts or not name:
@@ -216,7 +216,7 @@ def sentinel_address_from(url: str) -> RedisAddress:
 
 def cluster_address_from(url: str) -> RedisAddress:
     """Parse a URL of nodes of a Redis Cluster; raise as `address_from` does."""
-    parts = urlsplit(url)
+    parts = split_hosts(url)
     login, at, hosts = parts.netloc.rpartition("@")
     if not hosts:
         raise ValueError(f"expected nodes of the cluster, as in {CLUSTER_FORM}")
@@ -240,7 +240,7 @@ def refuse_unknown_options(url: str, further: Sequence[str] = ()) -> None:
     """Raise ValueError for an option that would silently have no effect."""
     accepted: Sequence[str] = [*OPTIONS, *further, *(TLS_OPTIONS if url.startswith("rediss") else ())]
     unknown = [
-        name for name, _ in parse_qsl(urlsplit(url).query, keep_blank_values=True) if name not in accepted
+        name for name, _ in parse_qsl(split_hosts(url).query, keep_blank_values=True) if name not in accepted
     ]
     if unknown:
         raise ValueError(f"unknown option {', '.join(unknown)}; accepted are {', '.join(accepted)}")
@@ -248,7 +248,7 @@ def refuse_unknown_options(url: str, further: Sequence[str] = ()) -> None:
 
 def database(url: str, given: int | None) -> int:
     """Return the database's number. Raise ValueError for any other path, which the redis package silently ignores."""
-    path = urlsplit(url).path.strip("/")
+    path = split_hosts(url).path.strip("/")
     if given is None and path and not url.startswith("unix:"):
         raise ValueError(f"/{path}: expected a database's number, as in redis://host:6379/0")
     return given or 0

@@ -146,7 +146,9 @@ class Link:
         self._reader = hiredis.Reader(
             protocolError=LinkEnded, replyError=self._note_error, notEnoughData=INCOMPLETE
         )
-        self._silence = trio.CancelScope()  # around the reads; its deadline is the oldest command's limit
+        self._answer_by = math.inf  # the oldest command's limit
+        # Around the wait of `_watch`; its deadline is at or before that limit.
+        self._alarm = trio.CancelScope()
         self._read_only = False
         self._has_refused_script = False  # since the last write that was answered
         self.peer = UNKNOWN
@@ -192,6 +194,7 @@ class Link:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._until_it_ends, self._write, nursery.cancel_scope)
                 nursery.start_soon(self._until_it_ends, self._read, nursery.cancel_scope)
+                nursery.start_soon(self._until_it_ends, self._watch, nursery.cancel_scope)
         finally:
             self.cause = self.cause or "it was closed"
             await self.transport.aclose()
@@ -199,7 +202,7 @@ class Link:
     def end(self, cause: str) -> None:
         """End `serve`, with that cause."""
         self.cause = self.cause or cause
-        self._silence.cancel()
+        self._alarm.cancel()
 
     def fail_all(self) -> None:
         """Resolve all commands without a reply: ConnectionLost for written ones, NotConnected for the others."""
@@ -248,11 +251,17 @@ class Link:
 
     async def _read(self) -> None:
         buffer = bytearray(RECEIVE_BYTES)
-        with self._silence:
-            while True:
-                await self._receive_into(buffer)
-                self._deliver()
-                self._expect_answer()
+        while True:
+            await self._receive_into(buffer)
+            self._deliver()
+            self._expect_answer()
+
+    async def _watch(self) -> None:
+        """End the link when the oldest command has waited too long, or at `end`."""
+        while not self.cause and trio.current_time() < self._answer_by:
+            with self._alarm:
+                await trio.sleep_forever()
+            self._alarm = trio.CancelScope(deadline=self._answer_by)
         raise LinkEnded("it does not answer")
 
     async def _receive_into(self, buffer: bytearray) -> None:
@@ -309,7 +318,10 @@ class Link:
     def _expect_answer(self) -> None:
         """Restart the oldest command's time limit, even if that is abandoned: the server has to answer it, too."""
         limit_s = self._waiting[0].limit_s if self._waiting else math.inf
-        self._silence.deadline = trio.current_time() + limit_s
+        self._answer_by = trio.current_time() + limit_s
+        # Setting a deadline takes 3 us. A later one is set when the alarm goes off, once in the time of a limit.
+        if self._answer_by < self._alarm.deadline:  # noqa: PLR1730  min() would set it each time
+            self._alarm.deadline = self._answer_by
 
     def _note_error(self, line: str) -> Exception:
         error = reply_error(line)

@@ -487,11 +487,15 @@ class Reader:
 
     async def latest(self, tp: TopicPartition) -> LogOffsets:
         """Return the log's bounds, with the high watermark that replicas have confirmed."""
+        return (await self.visible_state(tp)).offsets
+
+    async def visible_state(self, tp: TopicPartition) -> PartitionState:
+        """Return a partition's state with the high watermark that replicas have confirmed."""
         state = await self.state(tp)
         partition = self.partitions.known(tp) or await self.partitions.find(tp)
         if partition.config.min_insync_replicas > 1:
             state = await self._visible(partition, state, state.next_offset)
-        return state.offsets
+        return state
 
     async def _visible(self, partition: Partition, state: PartitionState, offset: int) -> PartitionState:
         """Return the state with the end of what consumers may read; wait for a round if `offset` is beyond it."""

@@ -22,7 +22,7 @@ def partition_script(*names: str) -> Script:
     return joined("partition", *names)
 
 
-APPEND = partition_script("append")
+APPEND = joined("append_usual", "partition", "append")
 INIT = partition_script("init")
 SETTLE = partition_script("rebuild", "settle")
 EARLIEST = partition_script("earliest")

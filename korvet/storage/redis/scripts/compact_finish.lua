@@ -135,6 +135,8 @@ local function claimer(group)
   local claimed, ids, consumer, idle, deliveries = 0, {}, nil, nil, nil
   return function(pending)
     local id, its_consumer, its_idle, its_deliveries = unpack(pending or {})
+    -- Clients may have set the count to the largest integer, which is no exact number in Lua.
+    its_deliveries = its_deliveries and math.min(its_deliveries, 2^53)
     if #ids == 1000 or #ids > 0 and (its_consumer ~= consumer or its_idle ~= idle or its_deliveries ~= deliveries) then
       ids[#ids + 1], ids[#ids + 2], ids[#ids + 3] = 'IDLE', idle, 'RETRYCOUNT'
       ids[#ids + 1], ids[#ids + 2], ids[#ids + 3] = deliveries, 'FORCE', 'JUSTID'

@@ -1,6 +1,7 @@
 -- Set the last-delivered ID of the stream's consumer group to the committed offset of the Kafka group of that name.
 --
 -- KEYS    6 the groups that a running compaction has to move: the last-delivered ID of each
+--         7 $shares: a delayed commit does not move a share group
 -- ARGV    9 group
 --        10 ID of the offset before the committed one; 0-0 if nothing is consumed
 --
@@ -8,6 +9,7 @@
 
 local s, refusal = load('compaction')
 if not s then return refusal end
+if call('HGET', KEYS[7], 'group:' .. ARGV[9]) then return {'ok'} end
 if not settle(s, 1000) then
   save(s)
   return {'rescan'}

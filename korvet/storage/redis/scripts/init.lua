@@ -10,7 +10,7 @@ local present = call('HMGET', state_key, 'topic', 'created')
 if present[1] == topic_id then return {'ok'} end
 if present[1] then
   if tonumber(present[2]) >= tonumber(ARGV[9]) then return {'deleted'} end
-  call('UNLINK', unpack(KEYS)) -- the keys of a topic whose deletion was not completed
+  call('UNLINK', own_keys .. 'shares', unpack(KEYS)) -- the keys of a topic whose deletion was not completed
 end
 
 -- Try the commands of an append: if the Redis user lacks a permission, fail here and not in the middle of an append.

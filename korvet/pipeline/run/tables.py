@@ -1,0 +1,230 @@
+"""One table of a run: its schedule, its decoding, its mirror and its upkeep."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from attrs import define, field, frozen
+
+from korvet.client import Topic
+from korvet.lake.compacting import Compaction, groups_by_class
+from korvet.lake.errors import CommitConflict, LakeError, OutOfOrder, Unreachable
+from korvet.lake.location import Location
+from korvet.lake.retention import retain
+from korvet.lake.table import LakeTable
+from korvet.lake.vacuuming import last_vacuum_ms, vacuum
+from korvet.pipeline.archive_status import is_table
+from korvet.pipeline.archive_workers import SparkFailed
+from korvet.pipeline.decoding.distributing import Distribute
+from korvet.pipeline.decoding.job import Progress
+from korvet.pipeline.decoding.leaves import SchemaFault
+from korvet.pipeline.decoding.registry import RegistryError
+from korvet.pipeline.decoding.rounds import Decoding
+from korvet.pipeline.decoding.specification import Specification
+from korvet.pipeline.run.schedule import Health, TableSchedule
+
+log = logging.getLogger(__name__)
+
+
+class Mirrors(Protocol):
+    """The mirrors of a lake's tables, as `korvet.lake.iceberg.rounds` has them."""
+
+    def one(self, topic: str) -> MirrorOutcome | None:
+        """Mirror a table once. Return None if it is left out."""
+
+
+class MirrorOutcome(Protocol):
+    """The part of a mirror's outcome that a run reads."""
+
+    @property
+    def version(self) -> int | None: ...
+    @property
+    def error(self) -> str | None: ...
+    @property
+    def may_pass(self) -> bool: ...
+
+
+@frozen
+class Places:
+    """The locations of a run's tables, and the means of their work, which all tables share."""
+
+    lake: Location
+    typed: Location
+    distribute: Distribute
+    archives: Mirrors | None = None
+    decoded: Mirrors | None = None
+    #: Catalogues of PyIceberg are not made for several threads.
+    mirroring: threading.Lock = field(factory=threading.Lock)
+
+
+@define
+class Table:
+    """A topic's tables in a run."""
+
+    topic: str
+    schedule: TableSchedule
+    #: The topic as the broker describes it; None if it does not exist.
+    described: Topic | None = None
+    #: The archive's newest snapshot.
+    archive: LakeTable | None = None
+    decoded: Progress = field(init=False)
+    mirrored_version: int | None = None
+    #: The archive's version as of the last work on its files.
+    tended_version: int | None = None
+    #: True if there is more to decode.
+    has_more: bool = False
+    files: tuple[int, ...] = ()  # sizes in bytes
+    _decoding: Decoding | None = None
+    _decoded_up_to: Mapping[int, int] | None = None
+    _mirror_is_due: bool = True
+    _mirror_clear_s: float = field(factory=time.monotonic)
+
+    def __attrs_post_init__(self) -> None:
+        self.decoded = Progress(self.topic)
+
+    def tend(self, places: Places, now: float, *, once: bool) -> None:
+        """Do the work that follows the archive: decode, drop, join, mirror. Errors are in the schedule.
+
+        Raises JavaEnded.
+        """
+        self._decode(places, now, once=once)
+        self._keep(places, now)
+        self._mirror(places, now)
+
+    # --- Typed tables ---------------------------------------------------------------------------------------
+
+    def _decode(self, places: Places, now: float, *, once: bool) -> None:
+        specification, health = self.schedule.policy.decode, self.schedule.decode
+        self.has_more = False
+        if specification is None:
+            health.succeeded()
+            return
+        if self.archive is None or not health.is_ready(now):
+            return
+        if self._decoding is None or self._decoding.specification != specification:
+            self._decoding = Decoding(specification, places.lake, places.typed, places.distribute, once=once)
+            self._decoded_up_to = None
+        if self._decoded_up_to == self.archive.archived_up_to and not health.error:
+            return
+        upto = self.archive.archived_up_to
+        try:
+            if needs_spark(specification):
+                _ = places.distribute.parallelism  # starts Spark, which parses the schema
+            result = self._decoding.round()
+        except (CommitConflict, OutOfOrder) as error:  # another run decodes the same
+            log.info("%(error)s", {"error": error, "topic": self.topic})
+            self.has_more = True
+        except (Unreachable, RegistryError, SparkFailed, OSError) as error:
+            health.failed(now, f"decode: {error}", may_pass=True)
+        except (LakeError, SchemaFault) as error:
+            health.failed(now, f"decode: {error}", may_pass=False)
+        else:
+            health.succeeded()
+            self.has_more = result is not None
+            if result is None:
+                self._decoded_up_to = upto
+            else:
+                self.decoded.add(result)
+                self._mirror_is_due = True
+
+    # --- Files ----------------------------------------------------------------------------------------------
+
+    def _keep(self, places: Places, now: float) -> None:
+        """Drop expired records, join small files, and remove files that the table no longer references."""
+        health, policy = self.schedule.upkeep, self.schedule.policy
+        if self.archive is None or not health.is_ready(now):
+            return
+        try:
+            retains = self.schedule.retain_is_due(now)
+            if retains and retain(
+                places.lake, self.topic, time.time_ns() // 1_000_000 - round(policy.retain_s * 1000)
+            ):
+                self.archive = self.archive.reopened()
+            if self.archive.version == self.tended_version and not health.error:
+                return
+            self._mirror_is_due = True
+            if policy.join and not self.schedule.is_standby:
+                compaction = Compaction(self.archive, find=groups_by_class)
+                done = compaction.run()
+                self.archive = compaction.table
+                if done.errors:
+                    health.failed(now, f"join: {done.errors[0]}", may_pass=False)
+                    return
+            self._vacuum(now)
+        except CommitConflict as error:  # another run joins the same files, or was faster: look again later
+            log.info("%(error)s", {"error": error, "topic": self.topic})
+        except Unreachable as error:
+            health.failed(now, f"upkeep: {error}", may_pass=True)
+        except LakeError as error:
+            health.failed(now, f"upkeep: {error}", may_pass=False)
+        else:
+            health.succeeded()
+            self.tended_version = self.archive.version
+            self.files = tuple(file.size for file in self.archive.files)
+
+    def _vacuum(self, now: float) -> None:
+        if self.archive is None or self.schedule.is_standby:
+            return
+        last_s = None
+        if self.tended_version is None:  # its log has the vacuums before this run
+            last_ms = last_vacuum_ms(self.archive)
+            last_s = None if last_ms is None else now - max(0.0, time.time() - last_ms / 1000)
+        if self.schedule.vacuum_is_due(now, last_s):
+            vacuum(self.archive, math.ceil(self.schedule.policy.keep_files_s / 3600))
+
+    # --- Iceberg --------------------------------------------------------------------------------------------
+
+    def mirror_lag_s(self, now: float) -> float | None:
+        """Return for how long the Iceberg table has lacked a version of the archive; None if there is none."""
+        if not self.schedule.policy.iceberg or self.archive is None:
+            return None
+        return max(0.0, now - self._mirror_clear_s) if self._mirror_is_due else 0.0
+
+    def _mirror(self, places: Places, now: float) -> None:
+        health = self.schedule.mirror
+        if not self.schedule.policy.iceberg:
+            health.succeeded()
+            return
+        if self.archive is None or not health.is_ready(now):
+            return
+        if not self._mirror_is_due and not health.error:
+            self._mirror_clear_s = now
+            return
+        with places.mirroring:
+            outcomes = [places.archives.one(self.topic)] if places.archives is not None else []
+            table = self._typed_table(places.typed)
+            if table is not None and places.decoded is not None:
+                outcomes.append(places.decoded.one(table))
+        failed = next((each for each in outcomes if each is not None and each.error), None)
+        if failed is not None:
+            health.failed(now, f"mirror: {failed.error}", may_pass=failed.may_pass)
+            return
+        health.succeeded()
+        self._mirror_is_due = False
+        self._mirror_clear_s = now
+        self.mirrored_version = next((each.version for each in outcomes if each is not None), None)
+
+    def _typed_table(self, typed: Location) -> str | None:
+        """Return the name of the typed table, None if there is none yet."""
+        specification = self.schedule.policy.decode
+        if specification is None or not is_table(typed.child(specification.table)):
+            return None
+        return specification.table
+
+
+def needs_spark(specification: Specification) -> bool:
+    """Return True if only Spark can parse the schema."""
+    file = specification.schema_file
+    return specification.format == "json" and (
+        specification.schema is not None or (file is not None and not file.endswith(".json"))
+    )
+
+
+def healths_that_may_pass(schedule: TableSchedule) -> list[Health]:
+    """Return the kinds of work that failed, and may succeed if they are attempted again."""
+    return [health for health in schedule.healths if health.error and health.may_pass]

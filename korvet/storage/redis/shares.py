@@ -1,0 +1,304 @@
+"""Share groups in the record layout: a share partition is the Redis consumer group of that name on the stream.
+
+An acquired record is pending under a consumer that is named like the member; its lock ends when it has been idle for
+the lock's duration on Redis's clock. A released record is pending under `$released`. A finished record is acknowledged,
+and no record of a share group's state is stored elsewhere: plain Redis clients of the same Redis group take turns with
+the members. The hash `$shares` of the partition names its share groups.
+
+All calls are repeatable. Acquiring and acknowledging carry a number, with which `$shares` has the last call of each
+member, so that a call whose answer was lost is not executed twice.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from math import inf
+from typing import cast
+
+from attrs import define
+
+from korvet.concurrency.time_slices import TimeSlices
+from korvet.protocol.buffers import Buffer
+from korvet.protocol.encoded_batches import EncodedBatches
+from korvet.protocol.errors import (
+    InvalidRecordState,
+    InvalidRequest,
+    NonEmptyGroup,
+    NotEnoughReplicasAfterAppend,
+    UnknownTopicOrPartition,
+)
+from korvet.storage.interface import IsolationLevel, Topic, TopicPartition
+from korvet.storage.redis.append.layouts import StorageLayout
+from korvet.storage.redis.catalogue import partitions_of
+from korvet.storage.redis.client.caller import RedisCaller
+from korvet.storage.redis.client.connection import Script
+from korvet.storage.redis.client.replies import Argument, Command
+from korvet.storage.redis.failover.confirmations import Confirmations
+from korvet.storage.redis.partition import Partition
+from korvet.storage.redis.partitions import Answer, Partitions
+from korvet.storage.redis.read.entries import Entry
+from korvet.storage.redis.read.reader import Reader
+from korvet.storage.redis.scripts import partition_script
+from korvet.storage.shares import (
+    HIGHEST_COUNT,
+    Acknowledged,
+    AckType,
+    Acquired,
+    Acquisition,
+    Run,
+    ShareLimits,
+    ShareOffsets,
+    SharePartitionKey,
+)
+
+
+def share_script(name: str) -> Script:
+    return partition_script("compact_counts", "share", name)
+
+
+SHARE_OPEN = share_script("share_open")
+SHARE_ACQUIRE = share_script("share_acquire")
+SHARE_ACKNOWLEDGE = share_script("share_acknowledge")
+SHARE_RELEASE = share_script("share_release")
+SHARE_RESET = share_script("share_reset")
+SHARE_FORGET = share_script("share_forget")
+SHARE_OFFSETS = share_script("share_offsets")
+
+SCRIPTS = (
+    SHARE_OPEN,
+    SHARE_ACQUIRE,
+    SHARE_ACKNOWLEDGE,
+    SHARE_RELEASE,
+    SHARE_RESET,
+    SHARE_FORGET,
+    SHARE_OFFSETS,
+)
+
+# Bytes of one answer, which keeps Redis busy for some milliseconds.
+MOST_BYTES = 1 << 20
+# No group has more records in flight.
+MOST_BATCHES = 10_000
+PARTITIONS_AT_ONCE = 200
+# Entries that are made into batches without a checkpoint.
+REBUILT_AT_ONCE = 500
+NO_LIMIT = 1 << 40  # bytes
+
+
+@define(eq=False)
+class Shares:
+    """Implements `korvet.storage.shares.ShareLog`."""
+
+    redis: RedisCaller
+    partitions: Partitions
+    reader: Reader
+    confirmations: Confirmations
+
+    def keeps_shares(self, topic: Topic) -> bool:
+        """See `ShareLog.keeps_shares`."""
+        return self.partitions.layout_of(topic) is StorageLayout.RECORD
+
+    async def open_share(self, key: SharePartitionKey, offset: int) -> None:
+        """See `ShareLog.open_share`."""
+        partition = await self._find(key)
+        await self._write(
+            partition, SHARE_OPEN, key.group_id, b"", partition.mapper.entry_id_before(max(offset, 0))
+        )
+
+    async def acquire_share(self, key: SharePartitionKey, acquisition: Acquisition) -> Acquired | None:
+        """See `ShareLog.acquire_share`."""
+        partition = await self._find(key)
+        limits = acquisition.limits
+        is_committed = acquisition.isolation_level is IsolationLevel.READ_COMMITTED
+        bound = await self._bound(partition, is_committed=is_committed)
+        arguments = (
+            key.group_id,
+            acquisition.member_id,
+            secrets.token_hex(8),
+            limits.lock_ms,
+            limits.max_deliveries,
+            limits.max_locks,
+            acquisition.max_records,
+            min(acquisition.max_bytes, MOST_BYTES),
+            min(acquisition.min_bytes, acquisition.max_bytes, MOST_BYTES),
+            bound,
+            int(is_committed),
+        )
+        status: bytes = b"more"
+        rest: Sequence[object] = ()
+        while status == b"more":
+            status, *rest = await self._write(partition, SHARE_ACQUIRE, *arguments)
+        if status == b"closed":
+            return None
+        next_id, epochs, wait_ms, entries, counts = rest
+        partition.note(partition.epochs(cast(bytes, epochs))[-1].leader_epoch, cast(bytes, next_id))
+        found = cast(Sequence[Entry], entries)
+        wait = cast(int, wait_ms)
+        return Acquired(
+            await self._rebuilt(partition, found, cast(bytes, epochs)),
+            runs_of(partition, found, cast(Sequence[int], counts)),
+            inf if wait < 0 else wait,
+        )
+
+    async def acknowledge_share(
+        self, key: SharePartitionKey, member_id: str, batches: Sequence[Acknowledged], limits: ShareLimits
+    ) -> None:
+        """See `ShareLog.acknowledge_share`."""
+        if len(batches) > MOST_BATCHES:
+            raise InvalidRecordState("The member has not acquired as many records.")
+        if not limits.can_renew and any(batch.kind is AckType.RENEW for batch in batches):
+            raise InvalidRecordState("The group does not renew acquisition locks.")
+        partition = await self._find(key)
+        entry_id = partition.mapper.entry_id
+        arguments: list[Argument] = [
+            key.group_id,
+            member_id,
+            secrets.token_hex(8),
+            limits.lock_ms,
+            limits.max_deliveries,
+        ]
+        for first, last, kind in batches:
+            arguments += (entry_id(first), entry_id(last), int(kind), last - first + 1)
+        status, *rest = await self._write(partition, SHARE_ACKNOWLEDGE, *arguments)
+        if status == b"closed":
+            raise InvalidRecordState("The group has acquired no record of the partition.")
+        if status == b"beyond":
+            raise InvalidRequest("The acknowledged records were not acquired.")
+        if status == b"state":
+            offset = partition.mapper.offset(rest[0])
+            raise InvalidRecordState(f"The member has not acquired the record at offset {offset}.")
+
+    async def release_share(self, key: SharePartitionKey, member_id: str, limits: ShareLimits) -> None:
+        """See `ShareLog.release_share`."""
+        partition = await self._find(key)
+        await self._write(partition, SHARE_RELEASE, key.group_id, member_id, limits.max_deliveries)
+
+    async def share_offsets(
+        self, group_id: str, topics: Collection[Topic]
+    ) -> dict[SharePartitionKey, ShareOffsets]:
+        """See `ShareLog.share_offsets`."""
+        found = {}
+        for partition in await self._opened(group_id, topics):
+            try:
+                status, *rest = await self._call(partition, SHARE_OFFSETS, group_id, b"")
+            except UnknownTopicOrPartition:
+                continue
+            if status == b"ok":
+                start, lag = rest
+                key = SharePartitionKey(partition.tp, partition.topic.topic_id, group_id)
+                offset = partition.mapper.offset(start)
+                found[key] = ShareOffsets(partition.bound(start) if offset is None else offset, int(lag))
+        return found
+
+    async def reset_share(self, key: SharePartitionKey, offset: int, limits: ShareLimits) -> None:
+        """See `ShareLog.reset_share`."""
+        partition = await self._find(key)
+        id_before = partition.mapper.entry_id_before(max(offset, 0))
+        status, *rest = await self._write(
+            partition, SHARE_RESET, key.group_id, b"", id_before, limits.lock_ms
+        )
+        if status == b"busy":
+            consumer = rest[0].decode(errors="replace")
+            raise NonEmptyGroup(f"The consumer {consumer} of Redis has locked records of {key.tp}.")
+
+    async def forget_shares(self, group_id: str, topics: Collection[Topic]) -> None:
+        """See `ShareLog.forget_shares`."""
+        for partition in await self._opened(group_id, topics):
+            with suppress(UnknownTopicOrPartition):
+                await self._write(partition, SHARE_FORGET, group_id, b"")
+
+    # --- Partitions -------------------------------------------------------------------------------------
+
+    async def _find(self, key: SharePartitionKey) -> Partition:
+        partition = await self._partition(key.tp)
+        if partition.topic.topic_id != key.topic_id:
+            raise UnknownTopicOrPartition
+        return partition
+
+    async def _partition(self, tp: TopicPartition) -> Partition:
+        return self.partitions.known(tp) or await self.partitions.find(tp)
+
+    async def _opened(self, group_id: str, topics: Collection[Topic]) -> list[Partition]:
+        """Return the partitions with a state of the group."""
+        tps = [tp for topic in topics if self.keeps_shares(topic) for tp in partitions_of(topic)]
+        opened = []
+        time_slices = TimeSlices()
+        for at in range(0, len(tps), PARTITIONS_AT_ONCE):
+            some = []
+            for tp in tps[at : at + PARTITIONS_AT_ONCE]:
+                with suppress(UnknownTopicOrPartition):  # the topic was deleted meanwhile
+                    some.append(await self._partition(tp))
+            commands: list[Command] = [(b"HGET", each.keys.shares, f"group:{group_id}") for each in some]
+            replies = await self.redis.pipeline(commands, repeatable=True)
+            for partition, reply in zip(some, replies, strict=True):
+                if isinstance(reply, Exception):
+                    raise self.redis.failure(reply)
+                if reply is not None:
+                    opened.append(partition)
+            await time_slices.next()
+        return opened
+
+    async def _bound(self, partition: Partition, *, is_committed: bool) -> bytes:
+        """Return the ID at which the records end that members may get; b"" for the end of the log."""
+        if not is_committed and partition.config.min_insync_replicas == 1:
+            return b""
+        state = await self.reader.visible_state(partition.tp)
+        return state.stable_id if is_committed else state.visible_id
+
+    async def _call(self, partition: Partition, script: Script, *own: Argument) -> Answer:
+        return await self.partitions.call(partition, script, *own, more_keys=[partition.keys.shares])
+
+    async def _write(self, partition: Partition, script: Script, *own: Argument) -> Answer:
+        """Call a script, and wait until no failover loses what it has written.
+
+        If another server has the partition by then, call the script once more: it may have lost the first call, and
+        otherwise answers the same.
+        """
+        replicas = partition.config.min_insync_replicas - 1
+        for is_last in (False, True):
+            run_id = self.redis.run_id(partition.keys.stream)
+            answer = await self._call(partition, script, *own)
+            try:
+                await self.confirmations.wait_replicated(partition.keys.stream, run_id, replicas)
+            except NotEnoughReplicasAfterAppend:
+                if is_last:
+                    raise
+            else:
+                break
+        return answer
+
+    # --- Records ----------------------------------------------------------------------------------------
+
+    async def _rebuilt(self, partition: Partition, entries: Sequence[Entry], epochs: bytes) -> EncodedBatches:
+        """Return the batches of all entries, some of which are made without a checkpoint."""
+        buffers: list[Buffer] = []
+        rebuild = partition.shared.format.rebuild
+        time_slices = TimeSlices()
+        for at in range(0, len(entries), REBUILT_AT_ONCE):
+            part = entries[at : at + REBUILT_AT_ONCE]
+            buffers += rebuild(
+                part, epochs=partition.epochs(epochs), limit=NO_LIMIT, at_least_one=True
+            ).buffers
+            await time_slices.next()
+        return EncodedBatches(buffers, sum(map(len, buffers)))
+
+
+def runs_of(partition: Partition, entries: Sequence[Entry], counts: Sequence[int]) -> list[Run]:
+    """Return the runs of consecutive offsets with the same delivery count."""
+    runs: list[Run] = []
+    offset_of = partition.mapper.offset
+    first, last, deliveries = -1, -2, 0
+    for (entry_id, _), number in zip(entries, counts, strict=True):
+        offset, count = offset_of(entry_id), min(number, HIGHEST_COUNT)
+        if offset is None:  # the script leaves these out
+            continue
+        if offset == last + 1 and count == deliveries:
+            last = offset
+            continue
+        if deliveries:
+            runs.append(Run(first, last, deliveries))
+        first, last, deliveries = offset, offset, count
+    if deliveries:
+        runs.append(Run(first, last, deliveries))
+    return runs

@@ -1,0 +1,327 @@
+"""`korvet lake run` with a real broker, and workers in this process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import duckdb
+import pytest
+
+from korvet.client import Record
+from korvet.client.administration import SET, TOPIC, Resource, add_partitions, alter_settings
+from korvet.lake.location import Location
+from korvet.lake.table import LakeTable
+from korvet.pipeline.archive_status import audit_table
+from korvet.pipeline.run.runner import Run
+from korvet.pipeline.run.schedule import State
+from tests.lake.iceberg_reading import rows_of_iceberg
+from tests.lake.replay import live_files, rows_of
+from tests.pipeline.archiving import archived, growing, log_of, values, without_times
+from tests.pipeline.lake_runs import killed_after, run_of, run_once, running, seed, written
+from tests.pipeline.support import Cluster
+from tests.processes import KorvetProcess
+from tests.servers import VALKEY, start_server
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float = 120) -> None:
+    ends = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+def states(run: Run) -> dict[str, State]:
+    return {status.topic: status.state for status in run.statuses}
+
+
+def errors(run: Run) -> dict[str, str]:
+    return {status.topic: status.error for status in run.statuses if status.error}
+
+
+def objects(count: int) -> list[Record]:
+    return [Record(b'{"id": %d}' % number) for number in range(count)]
+
+
+def typed_ids(table: Path) -> list[int]:
+    with duckdb.connect() as connection:
+        query = "select id from read_parquet(?, hive_partitioning = false) order by id"
+        return [row[0] for row in connection.execute(query, [live_files(table)]).fetchall()]
+
+
+def test_all_tables_are_archived_decoded_and_mirrored(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic, partitions=2)
+    memory.create(f"{topic}-by-setting", **{"korvet.lake.enable": "true", "korvet.lake.decode": "json"})
+    memory.create(f"{topic}-not")
+    memory.produce(topic, values(100))
+    memory.produce(f"{topic}-by-setting", objects(50))
+    file = written(tmp_path, f"defaults.iceberg = true\n[topics.{topic}]\n")
+
+    run = run_once(memory, file)
+
+    mine = {name: state for name, state in states(run).items() if name.startswith(topic)}
+    assert {topic: State.CURRENT, f"{topic}-by-setting": State.CURRENT} == mine
+    assert without_times(rows_of(tmp_path / "lake" / topic)) == log_of(memory, topic)
+    metadata = max((tmp_path / "lake" / topic / "_iceberg" / "metadata").glob("*.metadata.json"))
+    assert rows_of(tmp_path / "lake" / topic) == rows_of_iceberg(str(metadata))
+    assert [*range(50)] == typed_ids(tmp_path / "lake-typed" / f"{topic}-by-setting")
+
+
+@pytest.fixture
+def no_other_topics(memory: Cluster, topic: str) -> None:
+    """Disable the topics that earlier tests have enabled by settings."""
+    change = {"korvet.lake.enable": (SET, "false")}
+    for name in memory.run(lambda client: client.topics()):
+        memory.run(lambda client, name=name: alter_settings(client, Resource(TOPIC, name), change))
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_failures_stay_with_their_table(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    names = [f"{topic}-{what}" for what in ("good", "poison", "wrong", "avro")]
+    good, poison, wrong, avro = names
+    for name in names:
+        memory.create(name)
+        memory.produce(name, objects(10))
+    memory.produce(poison, [Record(b"{")])
+    memory.run(
+        lambda client: alter_settings(
+            client,
+            Resource(TOPIC, avro),
+            {"korvet.lake.enable": (SET, "true"), "korvet.lake.decode": (SET, "avro")},
+        )
+    )
+    (tmp_path / "lake" / wrong).mkdir(parents=True)
+    (tmp_path / "lake" / wrong / "file").touch()
+    file = written(
+        tmp_path,
+        f"""
+        defaults.decode = "json"
+        [topics.{good}]
+        [topics.{wrong}]
+        [topics.{poison}]
+        on_error = "stop"
+        [topics.{topic}-missing]
+        """,
+    )
+
+    run = run_once(memory, file)
+
+    assert {good} == {name for name, state in states(run).items() if state is State.CURRENT}
+    found = errors(run)
+    assert f"{poison}-0 offset 10: " in found[poison]
+    assert f"{wrong} is not a Delta table, and not empty" in found[wrong]
+    assert "decode.schema_file: avro needs schema_file, or registry" in found[avro]
+    assert f"There is no topic {topic}-missing." == found[f"{topic}-missing"]
+    assert not run.is_ready or states(run)[good] is State.CURRENT
+    assert [*range(10)] == typed_ids(tmp_path / "lake-typed" / good)
+    assert 11 == len(rows_of(tmp_path / "lake" / poison))  # its archive goes on
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_rows_above_a_threshold_are_reported(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic)
+    memory.produce(topic, [*objects(3), Record(b"{")])
+    file = written(tmp_path, f"[topics.{topic}]\ndecode = 'json'\nmax_bad_ratio = 0.2\n")
+
+    run = run_once(memory, file)
+
+    assert ([], {topic: "1 of 4 rows are bad, more than max_bad_ratio = 0.2"}) == (run.failed, run.exceeded)
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_topics_partitions_and_policies_join_while_it_runs(
+    memory: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("korvet.pipeline.run.runner.SETTINGS_EVERY_S", 0.0)
+    memory.create(topic)
+    memory.produce(topic, values(10))
+    lake = tmp_path / "lake"
+    file = written(tmp_path, f"defaults.lag = '100ms'\n[topics.'{topic}.*']\n")
+
+    def rows(name: str) -> int:
+        return len(rows_of(lake / name)) if (lake / name / "_delta_log").exists() else 0
+
+    with running(run_of(memory.bootstrap_servers, file)) as run:
+        wait_until(lambda: rows(topic) == 10)
+        memory.create(f"{topic}-new")
+        memory.produce(f"{topic}-new", values(5))
+        wait_until(lambda: rows(f"{topic}-new") == 5)
+        memory.run(lambda client: add_partitions(client, topic, 3))
+        memory.produce(topic, values(90))
+        wait_until(lambda: rows(topic) == 100)
+        other = f"other-{topic}"
+        memory.create(other)
+        memory.produce(other, values(7))
+        change = {"korvet.lake.enable": (SET, "true")}
+        memory.run(lambda client: alter_settings(client, Resource(TOPIC, other), change))
+        wait_until(lambda: rows(other) == 7)
+        wait_until(lambda: set(states(run).values()) == {State.CURRENT})
+        assert run.is_ready
+
+    assert without_times(rows_of(lake / topic)) == log_of(memory, topic)
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_one_round_archives_all_tables_that_are_due(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    names = [f"{topic}-{number}" for number in range(20)]
+    for name in names:
+        memory.create(name, partitions=2)
+        memory.produce(name, values(20))
+    run = run_of(memory.bootstrap_servers, written(tmp_path, f"[topics.'{topic}-.*']\n"))
+
+    run.round()
+
+    assert dict.fromkeys(names, 20) == {status.topic: status.records for status in run.statuses}
+    assert 20 * 20 == sum(len(rows_of(tmp_path / "lake" / name)) for name in names)
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_small_files_are_joined_while_it_runs(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic)
+    file = written(tmp_path, f"[topics.{topic}]\n")
+    for count in range(20):
+        memory.produce(topic, values(5, first=5 * count))
+        run = run_once(memory, file)
+
+    assert 5 == len(live_files(tmp_path / "lake" / topic))
+    assert {"below_1MB": 5, "below_8MB": 0, "below_64MB": 0, "larger": 0} == run.statuses[0].files
+    assert without_times(rows_of(tmp_path / "lake" / topic)) == log_of(memory, topic)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_other_topics")
+def test_runs_that_are_killed_commit_every_offset_once(
+    memory: Cluster, topic: str, tmp_path: Path, report: Callable[[str], None]
+) -> None:
+    number = seed("RUN_SEED")
+    random = Random(number)
+    names = [f"{topic}-a", f"{topic}-b"]
+    for name in names:
+        memory.create(name, partitions=2)
+    file = written(
+        tmp_path,
+        f"""
+        [defaults]
+        lag = "100ms"
+        iceberg = true
+        [topics.{names[0]}]
+        [topics.{names[1]}]
+        """,
+    )
+    kills = 8
+    with growing(memory, names[0]), growing(memory, names[1]):
+        for _ in range(kills):
+            killed_after(memory.bootstrap_servers, file, random.uniform(0.05, 1.5))
+    run = run_once(memory, file)
+
+    assert {} == errors(run)
+    for name in names:
+        rows = rows_of(tmp_path / "lake" / name)
+        assert without_times(rows) == log_of(memory, name)
+        assert [] == audit_table(LakeTable.open(Location.parse(str(tmp_path / "lake")), name), checksums=True)
+        metadata = max((tmp_path / "lake" / name / "_iceberg" / "metadata").glob("*.metadata.json"))
+        assert rows == rows_of_iceberg(str(metadata))
+    counts = [len(rows_of(tmp_path / "lake" / name)) for name in names]
+    report(
+        f"RUN_SEED={number}: {kills} kills -9 of the run, {sum(counts):,} records, each once in each table"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_other_topics")
+def test_of_two_runs_on_one_lake_one_becomes_the_standby(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic)
+    file = written(tmp_path, f"[defaults]\nlag = '100ms'\n[topics.{topic}]\ndecode = 'json'\n")
+    first, second = (run_of(memory.bootstrap_servers, file) for _ in range(2))
+
+    ended = threading.Event()
+
+    def produce() -> None:
+        while not ended.is_set():
+            memory.produce(topic, objects(10))
+
+    producer = threading.Thread(target=produce)
+    with running(first), running(second):
+        producer.start()
+        try:
+            wait_until(lambda: State.STANDBY in (*states(first).values(), *states(second).values()))
+        finally:
+            ended.set()
+            producer.join()
+    run_once(memory, file)
+
+    rows = rows_of(tmp_path / "lake" / topic)
+    assert without_times(rows) == log_of(memory, topic)
+    assert len(rows) == len(typed_ids(tmp_path / "lake-typed" / topic))
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_table_follows_an_earlier_archiver(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic)
+    memory.produce(topic, values(10))
+    archived(memory.bootstrap_servers, topic, tmp_path / "lake")
+    memory.produce(topic, values(10))
+
+    run = run_once(memory, written(tmp_path, f"[topics.{topic}]\n"))
+
+    assert 10 == run.statuses[0].records
+    assert without_times(rows_of(tmp_path / "lake" / topic)) == log_of(memory, topic)
+
+
+@pytest.mark.servers
+def test_run_continues_when_the_broker_was_killed_and_started_again(topic: str, tmp_path: Path) -> None:
+    file = written(tmp_path, f"[defaults]\nlag = '100ms'\niceberg = true\n[topics.{topic}]\n")
+    table = tmp_path / "lake" / topic
+    server = start_server(VALKEY)
+    try:
+        with KorvetProcess(storage=server.url) as broker:
+            cluster = Cluster(broker.bootstrap_servers, is_dense=False)
+            cluster.create(topic, partitions=2)
+            cluster.produce(topic, values(100))
+            with running(run_of(cluster.bootstrap_servers, file)) as run:
+                wait_until(lambda: states(run) == {topic: State.CURRENT} and len(rows_of(table)) == 100)
+                broker.kill()
+                wait_until(lambda: bool(run.error))
+                assert not run.is_ready
+                broker.start()
+                cluster.produce(topic, values(100))
+                wait_until(lambda: len(rows_of(table)) == 200 and run.is_ready)
+
+            assert without_times(rows_of(table)) == log_of(cluster, topic)
+    finally:
+        server.remove()
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_tables_advance_without_the_catalogue_and_are_mirrored_when_it_is_there(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    memory.produce(topic, values(10))
+    away = tmp_path / "away"
+    file = written(
+        tmp_path,
+        f"""
+        [defaults]
+        lag = "100ms"
+        iceberg = true
+        [topics.{topic}]
+        [catalog]
+        type = "sql"
+        uri = "sqlite:///{away}/catalogue.db"
+        """,
+    )
+
+    with running(run_of(memory.bootstrap_servers, file)) as run:
+        wait_until(lambda: states(run) == {topic: State.RETRYING})
+        assert "mirror: the catalogue " in errors(run)[topic]
+        memory.produce(topic, values(10))
+        wait_until(lambda: len(rows_of(tmp_path / "lake" / topic)) == 20)
+        away.mkdir()
+        wait_until(lambda: states(run) == {topic: State.CURRENT})
+
+    metadata = max((tmp_path / "lake" / topic / "_iceberg" / "metadata").glob("*.metadata.json"))
+    assert rows_of(tmp_path / "lake" / topic) == rows_of_iceberg(str(metadata))
