@@ -134,6 +134,22 @@ def test_unsuitable_python_is_reported(tmp_path: Path) -> None:
     assert f"PYTHON={too_old} does not start, is not Python 3.11 to 3.14" in finder.stderr
 
 
+def test_optimized_python_is_preferred(tmp_path: Path) -> None:
+    for folder, status in (("slow", 1), ("fast", 0)):
+        python = tmp_path / folder / "python3"
+        python.parent.mkdir()
+        python.write_text(f'#!/bin/sh\n[ "$1" = -c ] || exit {status}\n')
+        python.chmod(0o755)
+    found = [
+        subprocess.run(
+            [ROOT / ".ci/find-python"], env={"PATH": path}, capture_output=True, text=True, check=True
+        ).stdout
+        for path in (f"{tmp_path}/slow", f"{tmp_path}/slow:{tmp_path}/fast")
+    ]
+
+    assert [f"{tmp_path}/slow/python3\n", f"{tmp_path}/fast/python3\n"] == found
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_command_list_contains_the_first_line_of_its_help(name: str) -> None:
     command = import_module(f"korvet.cli.{name.replace('-', '_')}").command

@@ -1,12 +1,14 @@
-"""Checks of the machine's limits."""
+"""Checks of the machine's interpreter and limits."""
 
 from __future__ import annotations
 
+import platform
 import resource
 from collections.abc import Iterator
 
 from korvet.config import Config
 from korvet.doctor.findings import Finding, ok, warning
+from korvet.doctor.interpreter import is_optimized
 
 # Descriptors that a process of the broker needs beside those of its clients.
 OWN_FILES = 64
@@ -15,8 +17,19 @@ USUAL_CONNECTIONS = 10_000
 
 
 def machine_findings(config: Config) -> Iterator[Finding]:
-    """Yield the findings about the limits of the machine."""
+    """Yield the findings about the interpreter and the limits of the machine."""
+    yield interpreter()
     yield open_files(config)
+
+
+def interpreter() -> Finding:
+    """Name the interpreter, and say if it is a slow build."""
+    build = f"{platform.python_implementation()} {platform.python_version()}"
+    if is_optimized():
+        return ok("interpreter", build)
+    return ok(
+        "interpreter", f"{build}, built without --enable-optimizations: others need a quarter less time"
+    )
 
 
 def open_files(config: Config) -> Finding:
