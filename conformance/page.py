@@ -6,9 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from conformance.comparison import Difference
-from conformance.differences import Reason, text_of
-from conformance.peers import OURS
+from conformance.differences import Reason
 from conformance.rules import RULES, Rule
 from conformance.scenario import Scenario
 
@@ -20,12 +18,12 @@ HEAD = """\
 
 # Conformance
 
-`make conformance` starts Apache Kafka 4.4.0 and korvet (in memory, on Redis in the record layout with timestamp offsets, and on Redis in the batch layout with dense ones), and plays the same scenarios to each of them over the wire.
-Some are single requests, in every version of an API that korvet serves; some are sessions of several clients.
-The answers are compared field by field.
-It ends with status 1 when it finds a difference that does not stand on this page, when one that stands here is no longer found, and when this page is not what its sources say.
+For users who ask where korvet answers otherwise than Apache Kafka 4.4.0, and why.
+`make conformance` plays the same scenarios to Apache Kafka and to korvet (in memory, on Redis in the record layout with timestamp offsets, and on Redis in the batch layout with dense ones) over the wire, and compares the answers field by field.
+Some scenarios are single requests, in every version of an API that korvet serves; some are sessions of several clients.
+The command fails if it finds a difference that is not declared, if one that is declared is no longer found, or if this page is out of date.
 
-It needs Java 17 and Maven, which brings Apache Kafka's jars once, and takes minutes.
+It needs Java 17 and Maven, which downloads Apache Kafka's jars once, and takes minutes.
 """
 
 
@@ -35,27 +33,21 @@ def page(reasons: Sequence[Reason], scenarios: Iterable[Scenario]) -> str:
 
 
 def _differences(reasons: Sequence[Reason]) -> list[str]:
+    """Return a row for each reason. The file of differences has each answer."""
     count = sum(len(reason.differences) for reason in reasons)
-    lines = ["## Differences", "", f"{count} of them, by what asks for them.", ""]
-    if not reasons:
-        lines += ["None.", ""]
+    lines = [
+        "## Differences",
+        "",
+        f"{count} answers differ, for {len(reasons)} reasons.",
+        "`conformance/differences.toml` has each of them: scenario, versions, fields, and both values.",
+        "",
+        "| reason | APIs | answers |",
+        "|---|---|---:|",
+    ]
     for reason in reasons:
-        lines += [f"### {reason.why}", ""]
-        lines += [
-            "| API | versions | fields | Apache Kafka | korvet | asked in |",
-            "|---|---|---|---|---|---|",
-        ]
-        lines += [_row(row) for row in sorted(reason.differences, key=lambda row: (row.api, row))]
-        lines.append("")
-    return lines
-
-
-def _row(row: Difference) -> str:
-    fields = ", ".join(f"`{field}`" for field in row.fields)
-    korvet = _cell(row.korvet) if row.brokers == OURS else f"{_cell(row.korvet)} ({'; '.join(row.brokers)})"
-    where = f"{row.scenario}, {row.step}"
-    cells = [row.api, text_of(row.versions), fields.replace("|", "\\|"), _cell(row.kafka), korvet, where]
-    return "| " + " | ".join(cells) + " |"
+        apis = sorted({difference.api for difference in reason.differences})
+        lines.append(f"| {_cell(reason.why)} | {', '.join(apis)} | {len(reason.differences)} |")
+    return [*lines, ""]
 
 
 def _cell(text: str) -> str:
@@ -64,24 +56,29 @@ def _cell(text: str) -> str:
 
 def _rules() -> list[str]:
     lines = ["## Values that are not compared literally", ""]
-    lines += ["| API | fields | compared | why |", "|---|---|---|---|"]
-    together: dict[tuple[str, str, str], list[Rule]] = defaultdict(list)
+    lines += ["| compared | reason | fields |", "|---|---|---|"]
+    together: dict[tuple[str, str], dict[str, list[Rule]]] = defaultdict(lambda: defaultdict(list))
     for rule in RULES:
-        together[rule.api, rule.kind.value, rule.reason].append(rule)
-    for (api, how, why), rules in together.items():
-        lines.append(f"| {api} | {', '.join(f'`{rule.field}`' for rule in rules)} | {how} | {why} |")
+        together[rule.kind.value, rule.reason][rule.api].append(rule)
+    for (how, why), by_api in together.items():
+        fields = "; ".join(
+            f"{api} {', '.join(f'`{rule.field}`' for rule in rules)}" for api, rules in by_api.items()
+        )
+        lines.append(f"| {how} | {why} | {fields} |")
     return [
         *lines,
         "",
-        "Names begin with the scenario's own, which is left out; what other scenarios made is left out of answers about everything.",
-        "In the record layout, what was fetched is compared record by record, since batches are built again.",
+        "The names in a scenario begin with a prefix of its own, which is not compared. Answers about everything are compared without what other scenarios have created.",
+        "In the record layout, fetched records are compared one by one, since batches are built again.",
         "",
     ]
 
 
 def _scenarios(scenarios: Iterable[Scenario]) -> list[str]:
-    lines = ["## Scenarios", ""]
+    lines = ["## Scenarios", "", "| area | scenarios |", "|---|---|"]
+    areas: dict[str, list[str]] = defaultdict(list)
     for each in scenarios:
-        spoken = "" if each.request is None else f" (versions {text_of(each.versions)})"
-        lines.append(f"- {each.name}{spoken}")
+        area, _, name = each.name.partition(": ")
+        areas[area].append(name)
+    lines += [f"| {area} | {', '.join(names)} |" for area, names in areas.items()]
     return [*lines, ""]

@@ -15,8 +15,8 @@ from attrs import frozen
 class Kind(Enum):
     """A way to compare a field; the value is its description in the documentation."""
 
-    NAMED = "by where the same one comes again"
-    TEXT = "by whether there is one where Kafka has one"
+    NAMED = "by where the same value occurs again"
+    TEXT = "by whether there is one if Kafka has one"
     TIME = "by whether it is there"
     SIZE = "by whether it is 0"
     OFFSET = "as numbers of records, where offsets follow the clock"
@@ -35,16 +35,16 @@ class Rule:
 
 
 WORDING = (
-    "Clients act on the error code; the words are ours, and say what was wrong also where Kafka says nothing."
+    "Clients act on the error code. The words are ours, and describe the fault also if Kafka's are absent."
 )
 CLOCK = "Each broker's own clock."
-MADE_UP = "Made up by whoever hands it out."
+MADE_UP = "Each broker generates its own."
 PORT = "Each broker listens on a port of its own."
 HASHED = "Kafka answers in the order of a hash table, which depends on the names."
 NUMBERS = (
     "`offset.mapping=timestamp` makes offsets of the clock; they are compared by which record they are of."
 )
-CLUSTER = "Made up when a cluster is set up."
+CLUSTER = "Generated when a cluster is set up."
 
 _PORTS = (
     ("Metadata", "brokers.port"),
@@ -204,7 +204,7 @@ _HASHED = (
 )
 
 _QUORUM = "topics.partitions.current_voters"
-_PAST = "How much the cluster has been through."
+_PAST = "It counts changes of the cluster."
 
 RULES: tuple[Rule, ...] = (
     *(Rule(api, field, Kind.NAMED, MADE_UP) for api, field in _IDS),
@@ -230,7 +230,7 @@ RULES: tuple[Rule, ...] = (
     Rule("DescribeQuorum", "nodes.listeners.port", Kind.NAMED, PORT),
     Rule("DescribeLogDirs", "results.log_dir", Kind.NAMED, "A path, or the name of the store."),
     Rule("DescribeLogDirs", "results.total_bytes", Kind.SIZE, "The size of the disk, or of the memory."),
-    Rule("DescribeLogDirs", "results.usable_bytes", Kind.SIZE, "What is free of it."),
+    Rule("DescribeLogDirs", "results.usable_bytes", Kind.SIZE, "The free part of it."),
     Rule(
         "DescribeLogDirs",
         "results.topics.partitions.partition_size",
