@@ -68,7 +68,7 @@ def _rules() -> list[str]:
     return [
         *lines,
         "",
-        "The names in a scenario begin with a prefix of its own, which is not compared. Answers about everything are compared without what other scenarios have created.",
+        "The names in a scenario begin with its own prefix, which is not compared. Answers about everything are compared without what other scenarios have created.",
         "In the record layout, fetched records are compared one by one, since batches are built again.",
         "",
     ]

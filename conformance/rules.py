@@ -39,7 +39,7 @@ WORDING = (
 )
 CLOCK = "Each broker's own clock."
 MADE_UP = "Each broker generates its own."
-PORT = "Each broker listens on a port of its own."
+PORT = "Each broker listens on its own port."
 HASHED = "Kafka answers in the order of a hash table, which depends on the names."
 NUMBERS = (
     "`offset.mapping=timestamp` makes offsets of the clock; they are compared by which record they are of."

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 
-# Distributions optimize their Python in a build of its own, whose options `sysconfig` does not have.
+# Distributions optimize their Python in a separate build, whose options `sysconfig` does not have.
 OF_THE_DISTRIBUTION = "/usr"
 
 
