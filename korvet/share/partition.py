@@ -86,14 +86,17 @@ class SharePartition:
     def acquire(self, member: str, read: Read, max_records: int, now_ms: float) -> list[Run]:
         """Acquire at most `max_records` records for a member, in the order of their offsets.
 
+        A record that is near its limit of deliveries comes alone or with few others (`ShareLimits.together`).
         Available records that the caller has not found in the log are gone, and so finished.
         """
-        acquired = self._reacquire(member, read, max_records, now_ms)
-        room = max(min(max_records - _size(acquired), self.limits.max_locks - self.in_flight), 0)
+        acquired, room = self._reacquire(member, read, max_records, now_ms)
+        room = max(min(room, self.limits.max_locks - self.in_flight), 0)
         acquired += self._acquire_new(member, read, room, now_ms)
         return _merged(acquired)
 
-    def _reacquire(self, member: str, read: Read, room: int, now_ms: float) -> list[Run]:
+    def _reacquire(self, member: str, read: Read, most: int, now_ms: float) -> tuple[list[Run], int]:
+        """Acquire available records. Return them, and how many others may be acquired with them."""
+        room, number = most, 0
         acquired: list[Run] = []
         runs: list[Run] = []
         deadline_ms = now_ms + self.limits.lock_ms
@@ -103,12 +106,16 @@ class SharePartition:
                 continue
             if run.first < read.start:
                 runs.append(run._replace(last=read.start - 1))
+            together = self.limits.together(run.deliveries, most)
             for span in _within(read.spans, max(run.first, read.start), min(run.last, read.end - 1)):
+                # A record that may not join the ones before it begins the next request.
+                room = min(room, max(together - number, 0))
                 taken = min(room, span.last - span.first + 1)
                 if taken > 0:
                     last, deliveries = span.first + taken - 1, min(run.deliveries + 1, HIGHEST_COUNT)
                     acquired.append(Run(span.first, last, deliveries, member, deadline_ms))
                     room -= taken
+                    number += taken
                 if span.first + taken <= span.last:
                     runs.append(run._replace(first=span.first + taken, last=span.last))
             if run.last >= read.end:
@@ -116,7 +123,7 @@ class SharePartition:
         runs += acquired
         runs.sort(key=_first)
         self._set(runs)
-        return acquired
+        return acquired, room
 
     def _acquire_new(self, member: str, read: Read, room: int, now_ms: float) -> list[Run]:
         if self.end < read.start or self.end >= read.end:

@@ -21,6 +21,8 @@ AVAILABLE = ""  # the member of a run that no member has acquired
 UNKNOWN = -1  # the start offset before the first fetch
 # Delivery counts are int16 on the wire.
 HIGHEST_COUNT = 32_767
+# With so few deliveries allowed, each would be the last one or the one before it.
+LEAST_LIMIT = 2
 
 
 class AckType(IntEnum):
@@ -64,6 +66,19 @@ class ShareLimits:
     max_deliveries: int = 5
     max_locks: int = 2_000  # records in flight
     can_renew: bool = True
+
+    def together(self, deliveries: int, most: int) -> int:
+        """Return how many of `most` records may be acquired together with one that was delivered so often.
+
+        The last attempt is made alone, and the ones before it with fewer and fewer records, so that a record that kills
+        its workers uses up no attempts of many others. `share_acquire.lua` has the same rule.
+        """
+        if self.max_deliveries <= LEAST_LIMIT:
+            return most
+        if deliveries + 1 >= self.max_deliveries:
+            return 1
+        halvings = deliveries + 1 - max(2, (self.max_deliveries + 1) // 2)
+        return max(most >> max(halvings, 0), 1)
 
 
 class SharePartitionKey(NamedTuple):

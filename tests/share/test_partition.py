@@ -62,6 +62,28 @@ def test_released_records_are_delivered_again_up_to_the_limit() -> None:
     assert (share.start, share.runs) == (1, [])
 
 
+def test_attempts_near_the_limit_are_made_with_fewer_and_fewer_records() -> None:
+    share = partition(limits=ShareLimits(lock_ms=100, max_deliveries=6))
+    sizes = []
+    for _ in range(6):
+        end = share.next_offset() or 0
+        got = share.acquire("alice", whole(end, 16), 16, 0)
+        sizes.append(sum(run.size for run in got))
+        share.acknowledge("alice", [Acknowledged(0, got[-1].last, AckType.RELEASE)], 0)
+
+    assert sizes == [16, 16, 16, 8, 4, 1]
+    assert share.start == 1
+
+
+def test_a_last_attempt_waits_for_a_request_of_its_own() -> None:
+    share = SharePartition(end=4, runs=[Run(0, 1, 1), Run(2, 3, 2)], limits=LIMITS)
+
+    assert acquired(share.acquire("alice", whole(0, 8), 8, 0)) == [(0, 1, 2)]
+    assert acquired(share.acquire("bob", whole(2, 8), 8, 0)) == [(2, 2, 3)]
+    assert acquired(share.acquire("carol", whole(3, 8), 8, 0)) == [(3, 3, 3)]
+    assert acquired(share.acquire("carol", whole(4, 8), 8, 0)) == [(4, 7, 1)]
+
+
 def test_a_lock_ends_by_itself_unless_it_is_renewed() -> None:
     share = partition()
     share.acquire("alice", whole(0, 2), 2, 0)
@@ -208,8 +230,17 @@ class SharePartitionMachine(RuleBasedStateMachine):
 
         runs = self.share.acquire(member, Read(start, read_end, spans), most, self.now_ms)
 
-        expected = [offset for offset in available if start <= offset < read_end][:most]
-        room = min(most - len(expected), LIMITS.max_locks - len(flying))
+        expected: list[int] = []
+        room = most
+        for offset in [offset for offset in available if start <= offset < read_end]:
+            is_last_attempt = flying[offset].count == LIMITS.max_deliveries - 1
+            if len(expected) == room or (is_last_attempt and expected):
+                room = 0
+                break
+            expected.append(offset)
+            if is_last_attempt:
+                room = 1
+        room = min(room - len(expected), LIMITS.max_locks - len(flying))
         new = [each.first for each in spans if not self.model.records[each.first].is_delivered]
         expected += new[: max(room, 0)]
         for offset in expected:

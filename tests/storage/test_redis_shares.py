@@ -179,14 +179,30 @@ async def test_accepted_and_rejected_records_are_finished(queue: Queue, client: 
 
 async def test_released_records_keep_their_counts_up_to_the_limit(queue: Queue, client: redis.Redis) -> None:
     await append(queue.storage, TP, numbered(2))
-    for count in (1, 2, 3):
+    for count in (1, 2):
         acquired = await queue.acquire("alice")
         assert [count, count] == counts(acquired)
         await queue.acknowledge("alice", AckType.RELEASE, *offsets(acquired))
-        expected = [("$released", count)] * 2 if count < 3 else []
-        assert expected == pending(client)
+        assert [("$released", count)] * 2 == pending(client)
+    for left in (1, 0):  # each last attempt is made alone
+        acquired = await queue.acquire("alice")
+        assert [3] == counts(acquired)
+        await queue.acknowledge("alice", AckType.RELEASE, *offsets(acquired))
+        assert [("$released", 2)] * left == pending(client)
 
     assert [] == await queue.values("bob")
+
+
+async def test_attempts_near_the_limit_are_made_with_fewer_and_fewer_records(queue: Queue) -> None:
+    limits = ShareLimits(lock_ms=60_000, max_deliveries=6)
+    await append(queue.storage, TP, numbered(16))
+    sizes = []
+    for _ in range(6):
+        acquired = await queue.acquire("alice", 16, limits)
+        sizes.append(len(counts(acquired)))
+        await queue.acknowledge("alice", AckType.RELEASE, *offsets(acquired), limits=limits)
+
+    assert [16, 16, 16, 8, 4, 1] == sizes
 
 
 async def test_plain_consumers_claim_released_records_at_once(queue: Queue, client: redis.Redis) -> None:

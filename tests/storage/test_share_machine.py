@@ -124,7 +124,16 @@ class Queue:
         ]
         available = [each for each in self.in_flight if not each.member]
         new = [each for each in self.records if not each.count]
-        expected = sorted([*available, *new][:most], key=lambda each: each.offset)
+        expected: list[Record] = []
+        room = most
+        for each in [*available, *new]:
+            is_last_attempt = each.count == LIMIT - 1
+            if len(expected) == room or (is_last_attempt and expected):
+                break
+            expected.append(each)
+            if is_last_attempt:
+                room = 1
+        expected.sort(key=lambda each: each.offset)
         for each in expected:
             each.count, each.member = each.count + 1, name
         got = [(o, r.delivery_count) for r in found for o in range(r.first_offset, r.last_offset + 1)]
@@ -213,9 +222,11 @@ class Queue:
     async def drain(self) -> None:
         """Finish all records that are left."""
         await self.end_locks()
-        left = [each for each in self.records if not each.is_finished]
-        await self.acquire("drain", 1000)
-        assert ErrorCode.NONE == await self._acknowledge("drain", left, ACCEPT)
+        while any(not each.is_finished for each in self.records):
+            await self.acquire("drain", 1000)
+            own = [each for each in self.in_flight if each.member == "drain"]
+            assert own
+            assert ErrorCode.NONE == await self._acknowledge("drain", own, ACCEPT)
         assert [] == (await self.member("drain").fetch()).responses
         if self.redis is not None:
             assert 0 == self.redis.xpending(self.stream, GROUP)["pending"]

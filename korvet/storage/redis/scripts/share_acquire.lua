@@ -111,15 +111,27 @@ if start ~= '0-0' then
   until #gone < AT_ONCE
 end
 
+-- How many records may be acquired together with one that was delivered so often: see ShareLimits.together.
+local most, together, threshold = room, room, math.max(2, math.ceil(limit / 2))
+local function together_with(deliveries)
+  if limit <= 2 or deliveries < threshold and deliveries + 1 < limit then return most end
+  if deliveries + 1 >= limit then return 1 end
+  return math.max(math.floor(most / 2 ^ (deliveries + 1 - threshold)), 1)
+end
+
 local from = '-'
 while room > 0 and bytes > 0 do
   local wanted = math.min(room, at_once())
   local found = call('XPENDING', stream, group, 'IDLE', lock, from, '+', wanted)
-  local ids, count_of = {}, {}
+  local ids, count_of, is_full = {}, {}, false
   for _, each in ipairs(found) do
     if each[4] >= limit then
       finished[#finished + 1] = each[1]
     else
+      local allowed = together_with(each[4])
+      is_full = #entries + #ids >= math.min(together, allowed)
+      if is_full then break end -- it begins the next request
+      together = math.min(together, allowed)
       ids[#ids + 1], count_of[each[1]] = each[1], each[4] + 1
     end
     from = '(' .. each[1]
@@ -133,6 +145,7 @@ while room > 0 and bytes > 0 do
     end
     for id in pairs(count_of) do finished[#finished + 1] = id end -- deleted entries, which 6.2 keeps pending
   end
+  room = is_full and 0 or math.min(room, together - #entries)
   if #found < wanted then break end
 end
 finish(finished)
