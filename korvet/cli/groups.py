@@ -10,12 +10,7 @@ import click
 from korvet.cli.completion import complete_groups, complete_topics
 from korvet.cli.options import as_json, bootstrap_servers, only_states, with_client
 from korvet.cli.output import print_json, print_table
-from korvet.cli.share_groups import (
-    dashed,
-    print_share_group,
-    share_member_row,
-    share_partition_rows,
-)
+from korvet.cli.share_groups import dashed, print_share_group, share_member_row, share_partition_rows
 from korvet.cli.times import EXAMPLES, now_ms, parse_duration, parse_time
 
 if TYPE_CHECKING:
