@@ -10,6 +10,7 @@ import click
 from korvet.cli.completion import complete_groups, complete_topics
 from korvet.cli.options import as_json, bootstrap_servers, only_states, with_client
 from korvet.cli.output import print_json, print_table
+from korvet.cli.share_groups import dashed, print_share_group, share_member_row, share_partition_rows
 from korvet.cli.times import EXAMPLES, now_ms, parse_duration, parse_time
 
 if TYPE_CHECKING:
@@ -94,8 +95,11 @@ def describe(
     """Show each partition's committed offset, the log's end, the lag in records, and the member that reads it.
 
     If a topic's offsets follow the clock (offset.mapping=timestamp), the records are read and counted, 10,000 of a
-    partition at most. --json has the lag in milliseconds as well.
+    partition at most. --json has the lag in milliseconds as well. Of a share group, show each partition's start offset,
+    that of the first record that is not finished, its lag, and the members with their epochs.
     """
+    from korvet.client.groups import SHARE
+
     if bool(names) == everything:
         raise click.UsageError("Name groups, or --all.")
     if members and state:
@@ -119,6 +123,9 @@ def describe(
             click.echo()
         if not group.members:
             click.echo(f"{group.group_id} has no members.", err=True)
+        if group.protocol_type == SHARE:
+            print_share_group(group, rows, members=members)
+            continue
         print_table([printable(row) for row in rows], MEMBER_COLUMNS if members else POSITION_COLUMNS)
         if not members:
             click.echo(total_lag(rows))
@@ -141,7 +148,9 @@ async def described(client: Client, names: tuple[str, ...]) -> list[Group]:
 
 
 async def rows_of(client: Client, group: Group, *, members: bool, state: bool) -> list[dict[str, Any]]:
-    """Return the rows for a group: its state, its members, or its committed offsets."""
+    """Return the rows for a group: its state, its members, or its offsets."""
+    from korvet.client.groups import SHARE
+
     if state:
         return [
             {
@@ -153,6 +162,10 @@ async def rows_of(client: Client, group: Group, *, members: bool, state: bool) -
                 "members": len(group.members),
             }
         ]
+    if group.protocol_type == SHARE:
+        if members:
+            return [share_member_row(group, member) for member in group.members]
+        return await share_partition_rows(client, group)
     if members:
         return member_rows(group)
     return await offset_rows(client, group)
@@ -226,10 +239,6 @@ def total_lag(rows: list[dict[str, Any]]) -> str:
     without = sum(row["lag"] is None and row["topic"] is not None for row in rows)
     rest = f"; {without} partitions have no committed offset" if without else ""
     return f"total lag: {sum(known):,}{more}{rest}"
-
-
-def dashed(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: DASH if value in (None, "") else value for name, value in row.items()}
 
 
 # --- reset-offsets ------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 
 from korvet.client.administration import TOPIC, Resource, describe_settings
 from korvet.client.client import Client
-from korvet.client.groups import describe_group, list_groups
+from korvet.client.groups import SHARE, describe_group, list_groups
 from korvet.client.model import EARLIEST, LATEST, OffsetAndMetadata, TopicPartition
 from korvet.protocol.errors import GroupIdNotFound, KafkaError, OffsetOutOfRange, UnknownTopicOrPartition
 
@@ -178,9 +178,11 @@ async def reset(
 
 
 async def check_idle(client: Client, group_id: str) -> None:
-    """Raise ResetRefused if the group has members. A group that does not exist is treated as empty."""
+    """Raise ResetRefused for a share group, or if the group has members. A missing group is treated as empty."""
     try:
         group = await describe_group(client, group_id)
+        if group.protocol_type == SHARE:
+            raise ResetRefused(f"{group_id} is a share group; kafka-share-groups.sh resets its offsets.")
         state, members = group.state, f" and has {len(group.members)} members"
     except GroupIdNotFound:
         # It may also be a group of the new protocol (KIP-848), which only ListGroups returns.

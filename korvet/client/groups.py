@@ -17,7 +17,7 @@ from korvet.client.client import Client
 from korvet.client.cluster import raise_for
 from korvet.client.model import TopicPartition
 from korvet.protocol.errors import GroupIdNotFound, KafkaError, UnsupportedVersion
-from korvet.protocol.messages import consumer_group_describe
+from korvet.protocol.messages import consumer_group_describe, share_group_describe
 from korvet.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from korvet.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -28,6 +28,7 @@ from korvet.protocol.messages.describe_groups import (
 from korvet.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 
 CONSUMER = "consumer"
+SHARE = "share"
 DEAD = "Dead"
 # The first versions of ListGroups that filter; an older broker would list everything.
 FILTERS_STATES = 4
@@ -57,8 +58,8 @@ class GroupMember:
     client_id: str
     client_host: str
     assignment: tuple[TopicPartition, ...]
-    target: tuple[TopicPartition, ...] | None = None  # None in a classic group, as the epoch
-    epoch: int | None = None
+    target: tuple[TopicPartition, ...] | None = None  # None in classic and share groups
+    epoch: int | None = None  # None in a classic group
     is_classic: bool = True  # it uses the classic protocol
 
 
@@ -104,14 +105,14 @@ async def list_groups(
 
 
 async def describe_group(client: Client, group_id: str) -> Group:
-    """Return one group of either type. Raises GroupIdNotFound."""
+    """Return one group of any type. Raises GroupIdNotFound."""
     try:
         return await _describe_classic(client, group_id)
     except GroupIdNotFound as error:
-        try:
-            return await _describe_consumer(client, group_id)
-        except (GroupIdNotFound, UnsupportedVersion):
-            raise error from None
+        for describe in (_describe_consumer, _describe_share):
+            with suppress(GroupIdNotFound, UnsupportedVersion):
+                return await describe(client, group_id)
+        raise error from None
 
 
 async def _describe_consumer(client: Client, group_id: str) -> Group:
@@ -149,7 +150,43 @@ async def _describe_consumer(client: Client, group_id: str) -> Group:
     )
 
 
-def _partitions(assignment: consumer_group_describe.Assignment) -> tuple[TopicPartition, ...]:
+async def _describe_share(client: Client, group_id: str) -> Group:
+    """Return a share group. Raises GroupIdNotFound, UnsupportedVersion."""
+
+    async def ask() -> share_group_describe.DescribedGroup:
+        request = share_group_describe.ShareGroupDescribeRequest(
+            group_ids=[group_id], include_authorized_operations=False
+        )
+        response = share_group_describe.ShareGroupDescribeResponse
+        (described,) = (await client.request(request, response, group_id=group_id)).groups
+        raise_for(described.error_code, f"group {group_id}", described.error_message)
+        return described
+
+    described = await client.retrying(ask)
+    return Group(
+        group_id,
+        described.group_state,
+        SHARE,
+        described.assignor_name,
+        str(await client.find_coordinator(group_id)),
+        tuple(
+            GroupMember(
+                each.member_id,
+                None,
+                each.client_id,
+                each.client_host,
+                _partitions(each.assignment),
+                epoch=each.member_epoch,
+                is_classic=False,
+            )
+            for each in described.members
+        ),
+    )
+
+
+def _partitions(
+    assignment: consumer_group_describe.Assignment | share_group_describe.Assignment,
+) -> tuple[TopicPartition, ...]:
     return tuple(
         sorted(
             TopicPartition(topic.topic_name, number)

@@ -27,6 +27,10 @@ from korvet.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
 )
 from korvet.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from korvet.protocol.messages.share_group_heartbeat import (
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+)
 from tests.web.asgi import Browser
 from tests.web.conftest import NewPage
 
@@ -215,6 +219,24 @@ async def test_a_group_whose_broker_assigns_shows_targets_and_epochs(
 
     assert 0 == answer.error_code
     assert '<td>t-0</td><td>reached</td><td class="number">2</td><td>consumer</td>' in page
+
+
+async def test_a_share_group_shows_partitions_and_members(browser: Browser, client: Client) -> None:
+    await client.create_topic("t")
+    request = ShareGroupHeartbeatRequest(
+        group_id="workers",
+        member_id="AAAAAAAAAAAAAAAAAAAAAQ",
+        member_epoch=0,
+        subscribed_topic_names=["t"],
+    )
+    answer = await client.request(request, ShareGroupHeartbeatResponse, group_id="workers")
+    page = (await browser.get("/group?id=workers")).text
+
+    assert 0 == answer.error_code
+    assert "<dt>Type</dt><dd>share</dd>" in page
+    assert f'<td>t-0</td><td class="number">{answer.member_epoch}</td>' in page
+    assert "type=share" in (await browser.get("/groups")).text
+    assert {"lag": None, "more": False} == (await browser.get("/group/lag.json?id=workers&type=share")).json
 
 
 async def test_a_group_has_lag_and_a_reset_with_preview(new_page: NewPage, client: Client) -> None:

@@ -9,7 +9,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from korvet.client.committed_offsets import CommittedOffset, ResetRefused, Target, committed_offsets, reset
-from korvet.client.groups import describe_group, list_groups
+from korvet.client.groups import SHARE, Group, describe_group, list_groups
+from korvet.client.share_offsets import ShareOffset, share_offsets
 from korvet.web.inputs import BadInput, choice, moment, number, signed_number
 from korvet.web.pages.topics import Listed
 from korvet.web.plots import plot_of
@@ -65,6 +66,8 @@ async def _page_of(site: Site, request: Request, visitor: Visitor, faults: Mappi
     """Return the page of a group, with the faults of its form."""
     group_id = id_of(request.query_params)
     described = await describe_group(visitor.client, group_id)
+    if described.protocol_type == SHARE:
+        return await _share_page(site, request, visitor, described)
     owners = {tp: member for member in described.members for tp in member.assignment}
     found = await committed_offsets(visitor.client, group_id, owners)
     values = {
@@ -82,13 +85,32 @@ async def _page_of(site: Site, request: Request, visitor: Visitor, faults: Mappi
     return site.render(request, "group.html", values, status=400 if faults else 200)
 
 
+async def _share_page(site: Site, request: Request, visitor: Visitor, described: Group) -> Response:
+    """Return the page of a share group: each partition's start offset, lag and members."""
+    found = {each.tp: each for each in await share_offsets(visitor.client, described.group_id)}
+    assigned = {tp for member in described.members for tp in member.assignment}
+    rows = [
+        (
+            tp,
+            found.get(tp, ShareOffset(tp, None, None)),
+            [member for member in described.members if tp in member.assignment],
+        )
+        for tp in sorted(assigned | found.keys())
+    ]
+    values = {"group": described, "rows": rows, "lag": lag_of(list(found.values()))}
+    return site.render(request, "share_group.html", values)
+
+
 async def lag_json(_site: Site, request: Request, visitor: Visitor) -> Response:
     """Return the lag of a group in records, for the list of groups."""
+    if request.query_params.get("type") == SHARE:
+        shares = await share_offsets(visitor.client, id_of(request.query_params))
+        return as_json({"lag": lag_of(shares), "more": False})
     found = await committed_offsets(visitor.client, id_of(request.query_params), ())
     return as_json({"lag": lag_of(found), "more": any(each.more for each in found)})
 
 
-def lag_of(found: list[CommittedOffset]) -> int | None:
+def lag_of(found: Sequence[CommittedOffset | ShareOffset]) -> int | None:
     """Return the sum of the lags, or None if no partition has one."""
     lags = [each.lag for each in found if each.lag is not None]
     return sum(lags) if lags else None

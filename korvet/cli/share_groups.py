@@ -1,0 +1,66 @@
+"""Rows and tables of `korvet groups describe` for share groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from korvet.cli.output import print_table
+
+if TYPE_CHECKING:
+    from korvet.client import Client
+    from korvet.client.groups import Group, GroupMember
+
+PARTITION_COLUMNS = ["group", "topic", "partition", "start-offset", "lag", "members"]
+MEMBER_COLUMNS = ["group", "member-id", "epoch", "host", "client-id", "partitions", "assignment"]
+DASH = "-"
+
+
+async def share_partition_rows(client: Client, group: Group) -> list[dict[str, Any]]:
+    """Return a row per partition that is assigned or has a state. `members` are those that it is assigned to."""
+    from korvet.client.share_offsets import share_offsets
+
+    found = {each.tp: each for each in await share_offsets(client, group.group_id)}
+    assigned = {tp for member in group.members for tp in member.assignment}
+    return [
+        {
+            "group": group.group_id,
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "start-offset": found[tp].start if tp in found else None,
+            "lag": found[tp].lag if tp in found else None,
+            "members": [share_member_row(group, each) for each in group.members if tp in each.assignment],
+        }
+        for tp in sorted(assigned | found.keys())
+    ]
+
+
+def share_member_row(group: Group, member: GroupMember) -> dict[str, Any]:
+    return {
+        "group": group.group_id,
+        "member-id": member.member_id,
+        "epoch": member.epoch,
+        "host": member.client_host,
+        "client-id": member.client_id,
+        "partitions": len(member.assignment),
+        "assignment": [str(tp) for tp in member.assignment],
+    }
+
+
+def print_share_group(group: Group, rows: list[dict[str, Any]], *, members: bool) -> None:
+    """Print the partitions, unless `members` is True, and the members."""
+    if not members:
+        texts = [dashed(row) | {"members": len(row["members"])} for row in rows]
+        print_table(texts, PARTITION_COLUMNS)
+        click.echo(f"total lag: {sum(row['lag'] or 0 for row in rows):,}")
+        click.echo()
+    if members or group.members:
+        texts = [dashed(share_member_row(group, member)) for member in group.members]
+        print_table(
+            [text | {"assignment": ",".join(text["assignment"]) or DASH} for text in texts], MEMBER_COLUMNS
+        )
+
+
+def dashed(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: DASH if value in (None, "") else value for name, value in row.items()}
