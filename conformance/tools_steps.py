@@ -302,7 +302,11 @@ TRANSACTION_STEPS = (
         "--transaction-duration-ms 20 --producer-props bootstrap.servers={broker}",
         shown=only("^200 records sent"),
     ),
-    Step(_TRANSACTIONS, "--bootstrap-server {broker} list", shown=only(r"^tools-\S+-tx(?=\s)")),
+    Step(
+        _TRANSACTIONS,
+        "--bootstrap-server {broker} list",
+        shown=lambda text: ordered(only(r"^tools-\S+-tx(?=\s)")(text)),
+    ),
     Step(
         _TRANSACTIONS,
         "--bootstrap-server {broker} describe --transactional-id {topic}-tx",

@@ -111,7 +111,7 @@ if start ~= '0-0' then
   until #gone < AT_ONCE
 end
 
--- How many records may be acquired together with one that was delivered so often: see ShareLimits.together.
+-- Return how many records may be acquired together with one that was delivered so often: see ShareLimits.together.
 local most, together, threshold = room, room, math.max(2, math.ceil(limit / 2))
 local function together_with(deliveries)
   if limit <= 2 or deliveries < threshold and deliveries + 1 < limit then return most end
