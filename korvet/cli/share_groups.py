@@ -53,7 +53,9 @@ def print_share_group(group: Group, rows: list[dict[str, Any]], *, members: bool
     if not members:
         texts = [dashed(row) | {"members": len(row["members"])} for row in rows]
         print_table(texts, PARTITION_COLUMNS)
-        click.echo(f"total lag: {sum(row['lag'] or 0 for row in rows):,}")
+        lags = [row["lag"] for row in rows if row["lag"] is not None]
+        if lags or not rows:
+            click.echo(f"total lag: {sum(lags):,}")
         click.echo()
     if members or group.members:
         texts = [dashed(share_member_row(group, member)) for member in group.members]

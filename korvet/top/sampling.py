@@ -9,8 +9,9 @@ from attrs import define, field, frozen
 
 from korvet.client import Client
 from korvet.client.committed_offsets import clock_bits, time_between
-from korvet.client.groups import describe_group, list_groups
+from korvet.client.groups import SHARE, Group, describe_group, list_groups
 from korvet.client.model import EARLIEST, LATEST, TopicPartition
+from korvet.client.share_offsets import share_offsets
 from korvet.metrics.reading import Figures, FiguresUnavailable, read_figures
 from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition
 
@@ -37,7 +38,10 @@ class TopicState:
 
 @frozen
 class Lag:
-    """A group's committed offset in a partition. Its lag is in records, or in ms where offsets follow the clock."""
+    """A group's committed offset in a partition, or the start offset of a share group.
+
+    Its lag is in records, or in ms where offsets follow the clock.
+    """
 
     committed: int
     end: int
@@ -141,14 +145,21 @@ class Sampler:
 
     async def _group(self, group_id: str, topics: Mapping[str, TopicState]) -> GroupState:
         group = await describe_group(self.client, group_id)
-        committed = await self.client.committed(group_id)
         clients = {tp: member.client_id for member in group.members for tp in member.assignment}
         lags = {}
-        for tp, offset in sorted(committed.items()):
+        for tp, offset in sorted((await self._next_offsets(group)).items()):
             topic = topics.get(tp.topic)
             if topic is not None and (partition := topic.partitions.get(tp.partition)) is not None:
-                lags[tp] = lag_of(offset.offset, partition, topic.bits, clients.get(tp, ""))
+                lags[tp] = lag_of(offset, partition, topic.bits, clients.get(tp, ""))
         return GroupState(group.state, len(group.members), lags)
+
+    async def _next_offsets(self, group: Group) -> dict[TopicPartition, int]:
+        """Return the committed offsets, or the start offsets of a share group."""
+        if group.protocol_type == SHARE:
+            found = await share_offsets(self.client, group.group_id)
+            return {each.tp: each.start for each in found if each.start is not None}
+        committed = await self.client.committed(group.group_id)
+        return {tp: each.offset for tp, each in committed.items()}
 
     async def _figures(self, notes: list[str]) -> Figures | None:
         if self.metrics is None:

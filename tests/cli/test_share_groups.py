@@ -6,7 +6,7 @@ import json
 
 import trio
 
-from korvet.client import open_client
+from korvet.client import TopicPartition, open_client
 from korvet.protocol.messages.share_fetch import (
     FetchPartition,
     FetchTopic,
@@ -17,6 +17,7 @@ from korvet.protocol.messages.share_group_heartbeat import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
+from korvet.top.sampling import Sample, Sampler
 from tests.cli.conftest import Korvet
 from tests.processes import KorvetProcess
 
@@ -24,11 +25,11 @@ MEMBER = "AAAAAAAAAAAAAAAAAAAAAQ"
 GROUP = "workers"
 
 
-async def beat(servers: str, epoch: int) -> None:
+async def beat(servers: str, epoch: int, topic: str = "jobs") -> None:
     """Join the group at epoch 0, with a first fetch, or leave it at -1."""
     async with open_client(servers) as client:
         request = ShareGroupHeartbeatRequest(
-            group_id=GROUP, member_id=MEMBER, member_epoch=epoch, subscribed_topic_names=["jobs"]
+            group_id=GROUP, member_id=MEMBER, member_epoch=epoch, subscribed_topic_names=[topic]
         )
         answer = await client.request(request, ShareGroupHeartbeatResponse, group_id=GROUP)
         assert 0 == answer.error_code, answer
@@ -73,3 +74,27 @@ def test_share_group_is_listed_described_and_deleted(korvet: Korvet, broker: Kor
 
     assert 0 == korvet("groups", "delete", GROUP).status
     assert [] == json.loads(korvet("groups", "list", "--type", "share", "--json").out)
+
+
+def test_samples_of_top_have_the_start_offsets_of_share_groups(
+    korvet: Korvet, piped: Korvet, broker: KorvetProcess
+) -> None:
+    korvet("topics", "create", "chores", "--set", "offset.mapping=dense")
+    trio.run(beat, broker.bootstrap_servers, 0, "chores")
+    assert 0 == piped("produce", "chores", stdin="wash\ndry\n").status
+
+    async def sample() -> Sample:
+        async with open_client(broker.bootstrap_servers) as client:
+            return await Sampler(client).take()
+
+    taken = trio.run(sample)
+    trio.run(beat, broker.bootstrap_servers, -1, "chores")
+    assert 0 == korvet("groups", "delete", GROUP).status
+
+    assert not [note for note in taken.notes if GROUP in note]
+    group = taken.groups[GROUP]
+    assert 1 == group.members
+    assert group.lags is not None
+    assert {TopicPartition("chores", 0): (0, 2, 2)} == {
+        tp: (lag.committed, lag.end, lag.records) for tp, lag in group.lags.items()
+    }
