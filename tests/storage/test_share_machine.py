@@ -222,11 +222,11 @@ class Queue:
     async def drain(self) -> None:
         """Finish all records that are left."""
         await self.end_locks()
-        while any(not each.is_finished for each in self.records):
-            await self.acquire("drain", 1000)
-            own = [each for each in self.in_flight if each.member == "drain"]
-            assert own
+        await self.acquire("drain", 1000)  # Redis archives records whose last lock has ended only here
+        while own := [each for each in self.in_flight if each.member == "drain"]:
             assert ErrorCode.NONE == await self._acknowledge("drain", own, ACCEPT)
+            await self.acquire("drain", 1000)
+        assert all(each.is_finished for each in self.records)
         assert [] == (await self.member("drain").fetch()).responses
         if self.redis is not None:
             assert 0 == self.redis.xpending(self.stream, GROUP)["pending"]
