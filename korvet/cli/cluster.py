@@ -6,10 +6,8 @@ import click
 
 from korvet.cli.completion import complete_topics
 from korvet.cli.options import as_json, bootstrap_servers, with_client
-from korvet.cli.output import print_json, print_table
+from korvet.cli.output import DASH, print_json, print_table
 from korvet.protocol.text import size_text
-
-DASH = "-"
 
 
 @click.group(name="cluster")

@@ -9,8 +9,8 @@ import click
 
 from korvet.cli.completion import complete_groups, complete_topics
 from korvet.cli.options import as_json, bootstrap_servers, only_states, with_client
-from korvet.cli.output import print_json, print_table
-from korvet.cli.share_groups import dashed, print_share_group, share_member_row, share_partition_rows
+from korvet.cli.output import DASH, dashed, print_json, print_table
+from korvet.cli.share_groups import print_share_group, share_member_row, share_partition_rows
 from korvet.cli.times import EXAMPLES, now_ms, parse_duration, parse_time
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ POSITION_COLUMNS = [
 MEMBER_COLUMNS = ["group", "member-id", "instance-id", "host", "client-id", "partitions", "assignment"]
 STATE_COLUMNS = ["group", "coordinator", "assignor", "type", "state", "members"]
 RESET_COLUMNS = ["group", "topic", "partition", "current-offset", "new-offset"]
-DASH = "-"
 
 
 @click.group(name="groups")

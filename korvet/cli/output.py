@@ -6,15 +6,21 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 import click
 
 PROGRESS_INTERVAL_S = 0.2
+DASH = "-"  # in a table, for a value that is absent
 
 
 def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def dashed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row for a table."""
+    return {name: DASH if value in (None, "") else value for name, value in row.items()}
 
 
 def print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from korvet.cli.output import print_table
+from korvet.cli.output import DASH, dashed, print_table
 
 if TYPE_CHECKING:
     from korvet.client import Client
@@ -14,25 +14,22 @@ if TYPE_CHECKING:
 
 PARTITION_COLUMNS = ["group", "topic", "partition", "start-offset", "lag", "members"]
 MEMBER_COLUMNS = ["group", "member-id", "epoch", "host", "client-id", "partitions", "assignment"]
-DASH = "-"
 
 
 async def share_partition_rows(client: Client, group: Group) -> list[dict[str, Any]]:
     """Return a row per partition that is assigned or has a state. `members` are those that it is assigned to."""
-    from korvet.client.share_offsets import share_offsets
+    from korvet.client.share_offsets import share_partitions
 
-    found = {each.tp: each for each in await share_offsets(client, group.group_id)}
-    assigned = {tp for member in group.members for tp in member.assignment}
     return [
         {
             "group": group.group_id,
             "topic": tp.topic,
             "partition": tp.partition,
-            "start-offset": found[tp].start if tp in found else None,
-            "lag": found[tp].lag if tp in found else None,
-            "members": [share_member_row(group, each) for each in group.members if tp in each.assignment],
+            "start-offset": offset.start,
+            "lag": offset.lag,
+            "members": [share_member_row(group, member) for member in members],
         }
-        for tp in sorted(assigned | found.keys())
+        for tp, offset, members in await share_partitions(client, group)
     ]
 
 
@@ -62,7 +59,3 @@ def print_share_group(group: Group, rows: list[dict[str, Any]], *, members: bool
         print_table(
             [text | {"assignment": ",".join(text["assignment"]) or DASH} for text in texts], MEMBER_COLUMNS
         )
-
-
-def dashed(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: DASH if value in (None, "") else value for name, value in row.items()}

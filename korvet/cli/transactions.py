@@ -8,7 +8,7 @@ import click
 
 from korvet.cli.completion import complete_topics
 from korvet.cli.options import as_json, bootstrap_servers, chosen, only_states, with_client
-from korvet.cli.output import print_json, print_table
+from korvet.cli.output import DASH, print_json, print_table
 from korvet.cli.times import duration_ms, now_ms, parse_duration
 from korvet.config.units import DURATION_EXAMPLES
 
@@ -39,7 +39,6 @@ HANGING_COLUMNS = [
     "start-offset",
     "idle-ms",
 ]
-DASH = "-"
 
 
 @click.group(name="transactions")

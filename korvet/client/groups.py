@@ -7,9 +7,10 @@ that name the group.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 from attrs import define, field, frozen
 
@@ -26,6 +27,8 @@ from korvet.protocol.messages.describe_groups import (
     DescribeGroupsResponse,
 )
 from korvet.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+
+G = TypeVar("G", DescribedGroup, consumer_group_describe.DescribedGroup, share_group_describe.DescribedGroup)
 
 CONSUMER = "consumer"
 SHARE = "share"
@@ -117,17 +120,15 @@ async def describe_group(client: Client, group_id: str) -> Group:
 
 async def _describe_consumer(client: Client, group_id: str) -> Group:
     """Return a group whose broker assigns partitions. Raises GroupIdNotFound, UnsupportedVersion."""
+    request = consumer_group_describe.ConsumerGroupDescribeRequest(
+        group_ids=[group_id], include_authorized_operations=False
+    )
+    response = consumer_group_describe.ConsumerGroupDescribeResponse
 
-    async def ask() -> consumer_group_describe.DescribedGroup:
-        request = consumer_group_describe.ConsumerGroupDescribeRequest(
-            group_ids=[group_id], include_authorized_operations=False
-        )
-        response = consumer_group_describe.ConsumerGroupDescribeResponse
-        (described,) = (await client.request(request, response, group_id=group_id)).groups
-        raise_for(described.error_code, f"group {group_id}", described.error_message)
-        return described
+    async def ask() -> Sequence[consumer_group_describe.DescribedGroup]:
+        return (await client.request(request, response, group_id=group_id)).groups
 
-    described = await client.retrying(ask)
+    described = await _only(client, group_id, ask)
     return Group(
         group_id,
         described.group_state,
@@ -152,17 +153,15 @@ async def _describe_consumer(client: Client, group_id: str) -> Group:
 
 async def _describe_share(client: Client, group_id: str) -> Group:
     """Return a share group. Raises GroupIdNotFound, UnsupportedVersion."""
+    request = share_group_describe.ShareGroupDescribeRequest(
+        group_ids=[group_id], include_authorized_operations=False
+    )
+    response = share_group_describe.ShareGroupDescribeResponse
 
-    async def ask() -> share_group_describe.DescribedGroup:
-        request = share_group_describe.ShareGroupDescribeRequest(
-            group_ids=[group_id], include_authorized_operations=False
-        )
-        response = share_group_describe.ShareGroupDescribeResponse
-        (described,) = (await client.request(request, response, group_id=group_id)).groups
-        raise_for(described.error_code, f"group {group_id}", described.error_message)
-        return described
+    async def ask() -> Sequence[share_group_describe.DescribedGroup]:
+        return (await client.request(request, response, group_id=group_id)).groups
 
-    described = await client.retrying(ask)
+    described = await _only(client, group_id, ask)
     return Group(
         group_id,
         described.group_state,
@@ -184,6 +183,17 @@ async def _describe_share(client: Client, group_id: str) -> Group:
     )
 
 
+async def _only(client: Client, group_id: str, ask: Callable[[], Awaitable[Sequence[G]]]) -> G:
+    """Return the one group of a response. Retry as everywhere in the client; raise the group's error."""
+
+    async def only() -> G:
+        (described,) = await ask()
+        raise_for(described.error_code, f"group {group_id}", described.error_message)
+        return described
+
+    return await client.retrying(only)
+
+
 def _partitions(
     assignment: consumer_group_describe.Assignment | share_group_describe.Assignment,
 ) -> tuple[TopicPartition, ...]:
@@ -198,16 +208,12 @@ def _partitions(
 
 async def _describe_classic(client: Client, group_id: str) -> Group:
     """Return a classic group. Raises GroupIdNotFound, also if the broker describes a missing group as Dead."""
+    request = DescribeGroupsRequest(groups=[group_id])
 
-    async def ask() -> DescribedGroup:
-        answer = await client.request(
-            DescribeGroupsRequest(groups=[group_id]), DescribeGroupsResponse, group_id=group_id
-        )
-        (described,) = answer.groups
-        raise_for(described.error_code, f"group {group_id}", described.error_message)
-        return described
+    async def ask() -> Sequence[DescribedGroup]:
+        return (await client.request(request, DescribeGroupsResponse, group_id=group_id)).groups
 
-    described = await client.retrying(ask)
+    described = await _only(client, group_id, ask)
     if described.group_state == DEAD:
         raise GroupIdNotFound(f"group {group_id}: there is no such group.")
     is_consumer = described.protocol_type == CONSUMER

@@ -6,6 +6,7 @@ from attrs import frozen
 
 from korvet.client.client import Client
 from korvet.client.cluster import raise_for
+from korvet.client.groups import Group, GroupMember
 from korvet.client.model import TopicPartition
 from korvet.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
@@ -48,6 +49,22 @@ async def share_offsets(client: Client, group_id: str) -> list[ShareOffset]:
         for each in topic.partitions
     ]
     return sorted(found, key=lambda each: each.tp)
+
+
+async def share_partitions(
+    client: Client, group: Group
+) -> list[tuple[TopicPartition, ShareOffset, list[GroupMember]]]:
+    """Return the partitions that are assigned or have a state, with the members that each is assigned to."""
+    found = {each.tp: each for each in await share_offsets(client, group.group_id)}
+    assigned = {tp for member in group.members for tp in member.assignment}
+    return [
+        (
+            tp,
+            found.get(tp, ShareOffset(tp, None, None)),
+            [member for member in group.members if tp in member.assignment],
+        )
+        for tp in sorted(assigned | found.keys())
+    ]
 
 
 def known(number: int) -> int | None:

@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 
 from korvet.client.committed_offsets import CommittedOffset, ResetRefused, Target, committed_offsets, reset
 from korvet.client.groups import SHARE, Group, describe_group, list_groups
-from korvet.client.share_offsets import ShareOffset, share_offsets
+from korvet.client.share_offsets import ShareOffset, share_offsets, share_partitions
 from korvet.web.inputs import BadInput, choice, moment, number, signed_number
 from korvet.web.pages.topics import Listed
 from korvet.web.plots import plot_of
@@ -87,17 +87,8 @@ async def _page_of(site: Site, request: Request, visitor: Visitor, faults: Mappi
 
 async def _share_page(site: Site, request: Request, visitor: Visitor, described: Group) -> Response:
     """Return the page of a share group: each partition's start offset, lag and members."""
-    found = {each.tp: each for each in await share_offsets(visitor.client, described.group_id)}
-    assigned = {tp for member in described.members for tp in member.assignment}
-    rows = [
-        (
-            tp,
-            found.get(tp, ShareOffset(tp, None, None)),
-            [member for member in described.members if tp in member.assignment],
-        )
-        for tp in sorted(assigned | found.keys())
-    ]
-    values = {"group": described, "rows": rows, "lag": lag_of(list(found.values()))}
+    rows = await share_partitions(visitor.client, described)
+    values = {"group": described, "rows": rows, "lag": lag_of([offset for _, offset, _ in rows])}
     return site.render(request, "share_group.html", values)
 
 
