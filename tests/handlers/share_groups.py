@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -20,6 +20,7 @@ from korvet.protocol.messages.share_fetch import (
     AcknowledgementBatch,
     FetchPartition,
     FetchTopic,
+    PartitionData,
     ShareFetchRequest,
     ShareFetchResponse,
 )
@@ -143,14 +144,25 @@ def _batches(acks: Sequence[Ack]) -> list[AcknowledgementBatch]:
     ]
 
 
+def acquired_records(data: PartitionData) -> Iterator[tuple[int, int, bytes | None]]:
+    """Yield the offset, delivery count and value of each acquired record, and pass over the others of its batch."""
+    counts = {
+        offset: run.delivery_count
+        for run in data.acquired_records
+        for offset in range(run.first_offset, run.last_offset + 1)
+    }
+    for batch in parse_batches(b"".join(data.records or ())):
+        for delta, _, _, value, _ in decode_records(batch):
+            offset = batch.base_offset + delta
+            if offset in counts:
+                yield offset, counts[offset], value
+
+
 def values(response: ShareFetchResponse) -> list[bytes | None]:
     """Return the values of the acquired records."""
-    found = []
-    for topic in response.responses:
-        for data in topic.partitions:
-            for batch in parse_batches(b"".join(data.records or ())):
-                for delta, _, _, value, _ in decode_records(batch):
-                    offset = batch.base_offset + delta
-                    if any(each.first_offset <= offset <= each.last_offset for each in data.acquired_records):
-                        found.append(value)
-    return found
+    return [
+        value
+        for topic in response.responses
+        for data in topic.partitions
+        for _, _, value in acquired_records(data)
+    ]

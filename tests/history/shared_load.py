@@ -34,14 +34,13 @@ from korvet.protocol.messages.share_fetch import (
     ShareFetchRequest,
     ShareFetchResponse,
 )
-from korvet.protocol.record_batch import decode_records, parse_batches
 from korvet.protocol.requests import decode_response
+from tests.handlers.share_groups import ACCEPT, RELEASE, acquired_records
 from tests.history.clients import started
 from tests.history.shared import Delivered, Event, Finished, Left, Lost, Produced, Released, Sent
 
 TOPIC, GROUP = "jobs", "workers"
 STREAM = f"korvet:{TOPIC}:0"
-ACCEPT, RELEASE = 1, 2
 BETWEEN_SENDS_S = 0.01
 FLUSH_LIMIT_S = 120.0
 JOIN_LIMIT_S = 120.0
@@ -231,18 +230,10 @@ class Member:
                 if data.error_code:
                     self.events.append(Lost(self.name))
                     raise MemberEnded
-                counts = {
-                    offset: run.delivery_count
-                    for run in data.acquired_records
-                    for offset in range(run.first_offset, run.last_offset + 1)
-                }
-                for batch in parse_batches(b"".join(data.records or ())):
-                    for delta, _, _, value, _ in decode_records(batch):
-                        offset = batch.base_offset + delta
-                        if offset in counts:
-                            text = (value or b"").decode()
-                            self.events.append(Delivered(self.name, text, asked_s, at_s, counts[offset]))
-                            found.append((text, offset))
+                for offset, count, value in acquired_records(data):
+                    text = (value or b"").decode()
+                    self.events.append(Delivered(self.name, text, asked_s, at_s, count))
+                    found.append((text, offset))
         return found
 
     def acknowledge(self, value: str, offset: int, kind: int) -> None:
