@@ -1,17 +1,15 @@
-"""Read from the brokers what a round needs: topics, their settings, and end offsets."""
+"""Read from the brokers what a round needs: the bounds and end offsets of topics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 
 from attrs import frozen
 
 from korvet.client import LATEST, Client, Topic, TopicPartition
-from korvet.client.administration import topic_settings
 from korvet.client.isolation import READ_COMMITTED
 from korvet.pipeline.archive_plan import Bounds, bounds_of
-from korvet.pipeline.run.policy import DESCRIBED
 from korvet.protocol.errors import KafkaError, NetworkException, RequestTimedOut
 
 Ends = dict[int, int]
@@ -23,11 +21,6 @@ class Bounded:
 
     bounds: dict[str, dict[int, Bounds]]
     errors: dict[str, KafkaError]
-
-
-async def settings_of(client: Client, topics: Mapping[str, Topic]) -> dict[str, dict[str, str]]:
-    """Return the settings of topics that policies depend on. Raises KafkaError."""
-    return await topic_settings(client, [*topics], DESCRIBED)
 
 
 async def end_offsets(

@@ -17,6 +17,7 @@ import trio
 from attrs import define, field, frozen
 
 from korvet.client import REFUSALS, Topic
+from korvet.client.administration import topic_settings
 from korvet.config import ConfigError
 from korvet.lake.errors import Unreachable
 from korvet.lake.parallel import results
@@ -25,8 +26,8 @@ from korvet.pipeline.archive import Archive, ArchiveOptions, Target, TopicProgre
 from korvet.pipeline.archive_plan import Bounds, Wanted
 from korvet.pipeline.archive_workers import SparkFailed
 from korvet.pipeline.cluster import Connecting
-from korvet.pipeline.run.observing import Bounded, Ends, bounds_of_topics, end_offsets, settings_of
-from korvet.pipeline.run.policy import LakeFile, Policy
+from korvet.pipeline.run.observing import Bounded, Ends, bounds_of_topics, end_offsets
+from korvet.pipeline.run.policy import DESCRIBED, LakeFile, Policy
 from korvet.pipeline.run.schedule import LOST_COMMITS, Health, State, TableSchedule, poll_s
 from korvet.pipeline.run.status import TableStatus
 from korvet.pipeline.run.tables import Places, Table, healths_that_may_pass
@@ -102,8 +103,7 @@ class Run:
         the login. With `once`, raises KafkaError if no broker answers.
         """
         refuse_unsafe_store(self.places.lake)
-        if self.places.typed.url != self.places.lake.url:
-            refuse_unsafe_store(self.places.typed)
+        refuse_unsafe_store(self.places.typed)
         while not self.stopping.is_set():
             wait_s = self._try_round()
             self.on_round(self)
@@ -187,7 +187,7 @@ class Run:
                 self._chosen = self._chosen if self._chosen is not None else {*topics}
                 topics = {name: topic for name, topic in topics.items() if name in self._chosen}
             if now - self._settings_s >= SETTINGS_EVERY_S or topics.keys() - self._settings.keys():
-                self._settings = await settings_of(client, topics)
+                self._settings = await topic_settings(client, [*topics], DESCRIBED)
                 self._settings_s = now
             policies, faults = self._policies(topics)
             wanted = [topics[name] for name in policies if not self.once or name not in self._ends]
