@@ -71,7 +71,7 @@ class ShareLimits:
         """Return how many of `most` records may be acquired together with one that was delivered so often.
 
         The last attempt is made alone, and the ones before it with fewer and fewer records, so that a record that kills
-        its workers uses up no attempts of many others. `share_acquire.lua` has the same rule.
+        its workers uses up no attempts of many others.
         """
         if self.max_deliveries <= LEAST_LIMIT:
             return most

@@ -127,7 +127,7 @@ class PartitionKeys:
     @property
     def followed(self) -> tuple[bytes, bytes]:
         """The additional keys when a Redis consumer group follows a commit: `moved_groups` and `shares`."""
-        return b"{%b}:$compacted.groups" % self.stream, b"{%b}:$shares" % self.stream
+        return self.moved_groups, self.shares
 
 
 @frozen

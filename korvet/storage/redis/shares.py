@@ -40,7 +40,7 @@ from korvet.storage.redis.partition import Partition
 from korvet.storage.redis.partitions import Answer, Partitions
 from korvet.storage.redis.read.entries import Entry
 from korvet.storage.redis.read.reader import Reader
-from korvet.storage.redis.scripts import partition_script
+from korvet.storage.redis.scripts import settled_script
 from korvet.storage.shares import (
     HIGHEST_COUNT,
     Acknowledged,
@@ -55,7 +55,7 @@ from korvet.storage.shares import (
 
 
 def share_script(name: str) -> Script:
-    return partition_script("compact_counts", "share", name)
+    return settled_script("compact_counts", "share", name)
 
 
 SHARE_OPEN = share_script("share_open")
@@ -112,7 +112,7 @@ class Shares:
         limits = acquisition.limits
         is_committed = acquisition.isolation_level is IsolationLevel.READ_COMMITTED
         bound = await self._bound(partition, is_committed=is_committed)
-        arguments = (
+        arguments: tuple[Argument, ...] = (
             key.group_id,
             acquisition.member_id,
             secrets.token_hex(8),
@@ -124,6 +124,7 @@ class Shares:
             min(acquisition.min_bytes, acquisition.max_bytes, MOST_BYTES),
             bound,
             int(is_committed),
+            *(limits.together(count, acquisition.max_records) for count in range(1, limits.max_deliveries)),
         )
         status: bytes = b"more"
         rest: Sequence[object] = ()

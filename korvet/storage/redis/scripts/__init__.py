@@ -22,13 +22,18 @@ def partition_script(*names: str) -> Script:
     return joined("partition", *names)
 
 
+def settled_script(*names: str) -> Script:
+    """Return a partition script that begins with the partition's state, settled with its stream, in `s`."""
+    return partition_script("settled", *names)
+
+
 APPEND = joined("append_usual", "partition", "append")
 INIT = partition_script("init")
 SETTLE = partition_script("rebuild", "settle")
-EARLIEST = partition_script("earliest")
-SEEK = partition_script("seek")
+EARLIEST = settled_script("earliest")
+SEEK = settled_script("seek")
 TRIM = partition_script("trim")
-COMPACT_BEGIN = partition_script("compact_begin")
+COMPACT_BEGIN = settled_script("compact_begin")
 COMPACT_COPY = partition_script("compact_copy")
 COMPACT_GROUPS = partition_script("compact_counts", "compact_groups")
 COMPACT_FINISH = partition_script("compact_counts", "compact_finish")

@@ -6,12 +6,6 @@
 --
 -- Answers {'ok'}; or {'rescan'}, {'nostate'}, {'othertopic'}.
 
-local s, refusal = load()
-if not s then return refusal end
-if not settle(s, 1000) then
-  save(s)
-  return {'rescan'}
-end
 save(s, 'compaction', ARGV[9])
 call('UNLINK', KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11])
 

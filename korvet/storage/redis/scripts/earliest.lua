@@ -7,12 +7,6 @@
 -- {'skipped', …, ID}: no entry up to that ID has an offset, so continue after it; or {'rescan'}, {'nostate'},
 -- {'othertopic'}.
 
-local s, refusal = load()
-if not s then return refusal end
-if not settle(s, 1000) then
-  save(s)
-  return {'rescan'}
-end
 if s.dirty then save(s) end
 
 local from = ARGV[9] == '' and s.start or ('(' .. ARGV[9])

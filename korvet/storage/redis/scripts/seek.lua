@@ -7,12 +7,6 @@
 -- {'none'}; or {'rescan'}, {'nostate'}, {'othertopic'}. If another client deleted the chunk's record, or it lies before
 -- the log start, the caller requests the next chunk.
 
-local s, refusal = load()
-if not s then return refusal end
-if not settle(s, 1000) then
-  save(s)
-  return {'rescan'}
-end
 if s.dirty then save(s) end
 
 -- Call `look` with each entry after `id` of an index stream, until it returns a value.

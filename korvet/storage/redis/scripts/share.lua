@@ -1,4 +1,5 @@
--- Shared by the scripts of share groups (KIP-932) in the record layout; stands after partition.lua and compact_counts.lua.
+-- Shared by the scripts of share groups (KIP-932) in the record layout; stands after partition.lua,
+-- settled.lua and compact_counts.lua.
 --
 -- A share partition is the Redis consumer group of the group's name: acquired records are pending under a consumer named
 -- like the member, records that are available again under $released, or for longer than the lock. The last-delivered ID
@@ -66,10 +67,4 @@ local function last_delivered()
   end
 end
 
-local s, refusal = load()
-if not s then return refusal end
-if not settle(s, 1000) then
-  save(s)
-  return {'rescan'}
-end
 if s.dirty then try(save, s) end -- if Redis is full, a later call saves it

@@ -6,6 +6,8 @@
 --        17 the least bytes of new records
 --        18 ID at which the new records end: the high watermark or the last stable offset; "" for the log's end
 --        19 "1" to leave out records of aborted transactions
+--        20 ... for each delivery count below the limit, from 1 on, how many records may be acquired together with one
+--           that has it
 --
 -- Answers {'ok', next ID, leader epochs, ms until the next lock ends or -1, entries, their delivery counts};
 -- {'closed'}: the group has not begun; {'more'}: repeat the call; or {'rescan'}, {'nostate'}, {'othertopic'}.
@@ -111,14 +113,7 @@ if start ~= '0-0' then
   until #gone < AT_ONCE
 end
 
--- Return how many records may be acquired together with one that was delivered so often: see ShareLimits.together.
-local most, together, threshold = room, room, math.max(2, math.ceil(limit / 2))
-local function together_with(deliveries)
-  if limit <= 2 or deliveries < threshold and deliveries + 1 < limit then return most end
-  if deliveries + 1 >= limit then return 1 end
-  return math.max(math.floor(most / 2 ^ (deliveries + 1 - threshold)), 1)
-end
-
+local together = room -- how many records may be acquired with those that are acquired already
 local from = '-'
 while room > 0 and bytes > 0 do
   local wanted = math.min(room, at_once())
@@ -128,7 +123,7 @@ while room > 0 and bytes > 0 do
     if each[4] >= limit then
       finished[#finished + 1] = each[1]
     else
-      local allowed = together_with(each[4])
+      local allowed = tonumber(ARGV[19 + math.max(each[4], 1)])
       is_full = #entries + #ids >= math.min(together, allowed)
       if is_full then break end -- it begins the next request
       together = math.min(together, allowed)
