@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, ShareConsumer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from kafka import KafkaConsumer
 
 from tests.certificates import Authority
@@ -26,6 +26,7 @@ KEYS = 20
 LIMIT_S = 90.0  # of a wait, on a machine that has much else to do
 #: Number of records by size: with each codec 2.6 MB, in batches of one record and of thousands.
 LOAD = {1: 2_000, 200: 2_000, 1_000: 500, 20_000: 20, 1_000_000: 1}
+JOBS = Counter({b"%04d" % number + bytes(1_000): 1 for number in range(2_000)})
 # Transactions that are committed, the records of each, and their values.
 TRANSACTIONS = 4
 MOVED = 1_000
@@ -152,6 +153,9 @@ def test_everything_works_together(broker: BrokerWithEverything, authority: Auth
         archived(broker.bootstrap_servers, "moved", broker.lake)
         assert COMMITTED == Counter(row.value for row in rows_of(broker.lake / "moved"))
 
+    assert finished_by_two_workers(broker) == JOBS
+    until(lambda: b'"lag": 0' in broker.page("/group/lag.json?id=workers&type=share").encode())
+
     produce_keys(broker)
     until(lambda: broker.metric("korvet_compaction_removed_bytes_total") > 0)
     assert {f"k/{key}": b"v4" for key in range(KEYS)} == latest_values(broker)
@@ -165,9 +169,39 @@ def test_everything_works_together(broker: BrokerWithEverything, authority: Auth
     assert [] == [line for line in broker.log if "Traceback" in line or " ERROR " in line]
 
     assert 0 == broker.stop()
-    assert {"Produce", "Fetch", "JoinGroup", "OffsetCommit", "EndTxn", "TxnOffsetCommit"} <= {
+    assert {"Produce", "Fetch", "JoinGroup", "OffsetCommit", "EndTxn", "TxnOffsetCommit", "ShareFetch"} <= {
         *broker.receiver.names
     }
+
+
+def finished_by_two_workers(broker: BrokerWithEverything) -> Counter[bytes | None]:
+    """Produce the jobs, and return those that two members of a share group have finished."""
+    create(broker, "jobs", 3)
+    entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+    group = ConfigResource(ConfigResource.Type.GROUP, "workers", incremental_configs=[entry])
+    admin = AdminClient(broker.librdkafka)
+    admin.incremental_alter_configs([group])[group].result(LIMIT_S)
+    producer = Producer(broker.librdkafka)
+    for job in JOBS:
+        producer.produce("jobs", job)
+    assert 0 == producer.flush(LIMIT_S)
+
+    settings = {"group.id": "workers", "share.acknowledgement.mode": "explicit"}
+    workers = [ShareConsumer({**broker.librdkafka, **settings}) for _ in range(2)]
+    finished: Counter[bytes | None] = Counter()
+    deadline = time.monotonic() + LIMIT_S
+    for worker in workers:
+        worker.subscribe(["jobs"])
+    while finished.total() < JOBS.total() and time.monotonic() < deadline:
+        for worker in workers:
+            for message in worker.poll(0.2):
+                assert message.error() is None
+                finished[message.value()] += 1
+                worker.acknowledge(message)
+            worker.commit_sync(LIMIT_S)
+    for worker in workers:
+        worker.close()
+    return finished
 
 
 def transact(broker: BrokerWithEverything, **settings: str) -> None:
