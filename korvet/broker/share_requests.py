@@ -9,7 +9,15 @@ from attrs import define, field
 from korvet.broker.broker import Broker, Node, partition_of
 from korvet.broker.context import RequestContext
 from korvet.broker.sharing import Acknowledgements
-from korvet.protocol.errors import ErrorCode, KafkaError, NotLeaderOrFollower, detached
+from korvet.protocol.errors import (
+    ErrorCode,
+    KafkaError,
+    KafkaStorageError,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+    detached,
+)
 from korvet.protocol.messages.share_fetch import LeaderIdAndEpoch, NodeEndpoint
 from korvet.security.acls import Operation, ResourceType
 from korvet.share.sessions import Partition, ShareSession
@@ -61,7 +69,7 @@ class ShareRequest:
                 await self.broker.share.partitions.acknowledge(key, self.session.key.member_id, batches)
                 outcomes[partition] = None
             except KafkaError as error:
-                outcomes[partition] = detached(error)
+                outcomes[partition] = share_error(error)
         return outcomes
 
     def leader(self, partition: Partition, error_code: ErrorCode) -> LeaderIdAndEpoch:
@@ -79,6 +87,17 @@ class ShareRequest:
         if not ids:
             return []
         return [_endpoint(node) for node in self.broker.nodes(self.context) if node.node_id in ids]
+
+
+def share_error(error: KafkaError) -> KafkaError:
+    """Return an error of a share partition as consumers know it.
+
+    They repeat their request after KAFKA_STORAGE_ERROR. The errors for too few replicas are those of producers:
+    librdkafka raises them, and the Java client fails at each error that is not among those of a consumer.
+    """
+    if isinstance(error, (NotEnoughReplicas, NotEnoughReplicasAfterAppend)):
+        return KafkaStorageError(error.message)
+    return detached(error)
 
 
 def _endpoint(node: Node) -> NodeEndpoint:

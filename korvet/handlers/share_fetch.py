@@ -31,11 +31,11 @@ from attrs import define, field
 
 from korvet.broker.broker import Broker
 from korvet.broker.context import RequestContext
-from korvet.broker.share_requests import NO_LEADER, ShareRequest
+from korvet.broker.share_requests import NO_LEADER, ShareRequest, share_error
 from korvet.broker.share_settings import ShareSettings
 from korvet.broker.sharing import Acknowledgements, acknowledgements, validated_member
 from korvet.protocol.buffers import Buffer
-from korvet.protocol.errors import ErrorCode, InvalidRequest, KafkaError, OffsetOutOfRange, detached
+from korvet.protocol.errors import ErrorCode, InvalidRequest, KafkaError, OffsetOutOfRange
 from korvet.protocol.messages.share_fetch import (
     BATCH_OPTIMIZED,
     RECORD_LIMIT,
@@ -212,7 +212,7 @@ class _Fetch:
                 async with lock:  # requests that read the same records at once would acquire them only once
                     await self._acquire_from(partition, key, is_last=is_last)
             except KafkaError as error:
-                self.errors[partition] = detached(error)
+                self.errors[partition] = share_error(error)
             finally:
                 if not lock.locked() and reading.get(text) is lock:
                     del reading[text]

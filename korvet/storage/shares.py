@@ -130,7 +130,8 @@ class ShareLog:
     """The states of share groups, by a store that keeps them beside the records of some topics.
 
     Each change is stored, and confirmed by replicas as far as acks=all is, before the method returns. A lost connection
-    to the store repeats none. Errors: UnknownTopicOrPartition, and KafkaStorageError while the store is unavailable.
+    to the store repeats none. Errors: UnknownTopicOrPartition, KafkaStorageError while the store is unavailable, and
+    NotEnoughReplicasAfterAppend.
     """
 
     def keeps_shares(self, topic: Topic) -> bool:  # noqa: ARG002  a store may depend on the topic

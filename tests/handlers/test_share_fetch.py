@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -8,9 +9,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from korvet.broker.broker import Broker
 from korvet.concurrency.tasks import supervise
-from korvet.protocol.errors import ErrorCode
+from korvet.protocol.errors import ErrorCode, NotEnoughReplicasAfterAppend
 from korvet.protocol.record_batch import parse_batches
 from korvet.storage.interface import TopicPartition
+from korvet.storage.memory import MemoryStorage
 from tests.handlers.share_groups import ACCEPT, REJECT, RELEASE, RENEW, ShareMember, configure, values
 from tests.handlers.support import T0, append, create, new_broker
 
@@ -331,3 +333,34 @@ async def test_two_brokers_deliver_no_record_twice() -> None:
         taken += await member.acquired(*partitions, max_records=1)
 
     assert [(0, 0, 1), (1, 1, 1), (2, 2, 1), (3, 3, 1)] == taken
+
+
+class Unreplicated(MemoryStorage):
+    """A storage whose replicas confirm no change of a document while they are `absent`. It is saved nevertheless."""
+
+    absent = False
+
+    async def save(self, *arguments: Any, **options: Any) -> int:
+        version = await super().save(*arguments, **options)
+        if self.absent:
+            raise NotEnoughReplicasAfterAppend
+        return version
+
+
+async def test_absent_replicas_use_up_one_delivery_at_most(mock_clock: MockClock) -> None:
+    storage = Unreplicated()
+    broker = await new_broker(storage)
+    alice = await member_of(broker, b"a", b"b")
+    bob = ShareMember(broker, alice.topic_id)
+    assert [(0, 0, 1)] == await bob.acquired(0, max_records=1)
+
+    storage.absent = True
+    for _ in range(6):  # more than the limit of deliveries
+        (refused,) = (await alice.fetch(0)).responses
+        assert [ErrorCode.KAFKA_STORAGE_ERROR] == [each.error_code for each in refused.partitions]
+    assert ErrorCode.KAFKA_STORAGE_ERROR == await bob.acknowledge((0, 0, [ACCEPT]))
+    storage.absent = False
+    assert [] == await alice.acquired()  # the state is loaded again, and its locks begin again
+    mock_clock.jump(30)
+
+    assert [(0, 1, 2)] == await alice.acquired()

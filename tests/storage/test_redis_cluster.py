@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import pytest
 import trio
@@ -14,15 +15,17 @@ from redis.crc import key_slot
 from korvet.config import Config
 from korvet.doctor.findings import Finding, Verdict
 from korvet.doctor.redis import redis_findings
-from korvet.protocol.errors import ErrorCode, KafkaError, KafkaStorageError
+from korvet.protocol.errors import ErrorCode, KafkaError, KafkaStorageError, NotEnoughReplicasAfterAppend
 from korvet.storage.interface import AppendResult, Storage, StorageUsageError, Topic, TopicPartition
 from korvet.storage.redis.client.cluster import Cluster
+from korvet.storage.redis.failover import confirmations
 from korvet.storage.redis.read import cluster_watch
 from korvet.storage.redis_streams import open_redis_storage
 from korvet.storage.shares import (
     Acknowledged,
     AckType,
     Acquisition,
+    Run,
     ShareLimits,
     ShareOffsets,
     SharePartitionKey,
@@ -38,6 +41,7 @@ from tests.storage.test_redis_rights import do_everything, documented_cluster_ri
 pytestmark = pytest.mark.servers
 
 EACH_KIND = storage_kinds()
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -418,6 +422,51 @@ async def test_pipeline_of_many_moved_keys_pauses_once(cluster: RedisCluster) ->
             replies = await redis.pipeline(commands, repeatable=True)
 
     assert [0] * 6000 == replies
+
+
+@pytest.mark.xdist_group("redis-cluster")
+@pytest.mark.parametrize("shared_cluster", [pytest.param(VALKEY, id=VALKEY.id)], indirect=True)
+async def test_absent_replica_uses_up_no_delivery_of_a_share_group(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confirmations, "REPLICATED_LIMIT_S", 0.3)
+    replica = cluster.replica_of(cluster.primary_of(STREAM))
+    accepted = [Acknowledged(0, 1, AckType.ACCEPT)]
+    async with open_redis_storage(cluster.url) as storage:
+        settings = {"storage.layout": "record", "offset.mapping": "dense", "min.insync.replicas": "2"}
+        topic = await storage.create_topic("orders", 1, settings)
+        key = SharePartitionKey(TP, topic.topic_id, "workers")
+        await storage.open_share(key, 0)
+        await append(storage, TP, numbered(4))
+
+        replica.pause()
+        for _ in range(6):  # more than the limit of deliveries
+            with pytest.raises(NotEnoughReplicasAfterAppend):
+                await storage.acquire_share(key, Acquisition("alice", ShareLimits(), 4, 1_000_000))
+        cluster.revive(replica)
+        found = await until_confirmed(
+            lambda: storage.acquire_share(key, Acquisition("alice", ShareLimits(), 4, 1_000_000))
+        )
+        replica.pause()
+        with pytest.raises(NotEnoughReplicasAfterAppend):
+            await storage.acknowledge_share(key, "alice", accepted, ShareLimits())
+        cluster.revive(replica)
+        await until_confirmed(lambda: storage.acknowledge_share(key, "alice", accepted, ShareLimits()))
+        offsets = await storage.share_offsets("workers", [topic])
+
+    assert found is not None
+    assert [Run(0, 3, 1)] == found.runs
+    assert {key: ShareOffsets(2, 2)} == offsets
+
+
+async def until_confirmed(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a call while replicas do not confirm it."""
+    with trio.fail_after(30):
+        while True:
+            try:
+                return await call()
+            except (KafkaStorageError, NotEnoughReplicasAfterAppend):
+                await trio.sleep(0.05)
 
 
 async def acquired(storage: Storage, key: SharePartitionKey, member_id: str, most: int) -> list[int]:

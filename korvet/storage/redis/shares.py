@@ -6,7 +6,9 @@ and no record of a share group's state is stored elsewhere: plain Redis clients 
 the members. The hash `$shares` of the partition names its share groups.
 
 All calls are repeatable. Acquiring and acknowledging carry a number, with which `$shares` has the last call of each
-member, so that a call whose answer was lost is not executed twice.
+member, so that a call whose answer was lost is not executed twice. If replicas do not confirm such a call in time, it
+fails, and the member's next one repeats it: otherwise an absence of replicas would use up deliveries that no member
+gets.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from contextlib import suppress
 from math import inf
 from typing import cast
 
-from attrs import define
+from attrs import define, field
 
 from korvet.concurrency.time_slices import TimeSlices
 from korvet.protocol.buffers import Buffer
@@ -94,6 +96,8 @@ class Shares:
     partitions: Partitions
     reader: Reader
     confirmations: Confirmations
+    #: What a member's failed call was to do, and its number, until the member calls again or its session ends.
+    _failed: dict[tuple[SharePartitionKey, str, Script], tuple[object, str]] = field(factory=dict)
 
     def keeps_shares(self, topic: Topic) -> bool:
         """See `ShareLog.keeps_shares`."""
@@ -113,9 +117,6 @@ class Shares:
         is_committed = acquisition.isolation_level is IsolationLevel.READ_COMMITTED
         bound = await self._bound(partition, is_committed=is_committed)
         arguments: tuple[Argument, ...] = (
-            key.group_id,
-            acquisition.member_id,
-            secrets.token_hex(8),
             limits.lock_ms,
             limits.max_deliveries,
             limits.max_locks,
@@ -129,7 +130,9 @@ class Shares:
         status: bytes = b"more"
         rest: Sequence[object] = ()
         while status == b"more":
-            status, *rest = await self._write(partition, SHARE_ACQUIRE, *arguments)
+            status, *rest = await self._once(
+                partition, SHARE_ACQUIRE, key, acquisition.member_id, None, *arguments
+            )
         if status == b"closed":
             return None
         next_id, epochs, wait_ms, entries, counts = rest
@@ -152,16 +155,12 @@ class Shares:
             raise InvalidRecordState("The group does not renew acquisition locks.")
         partition = await self._find(key)
         entry_id = partition.mapper.entry_id
-        arguments: list[Argument] = [
-            key.group_id,
-            member_id,
-            secrets.token_hex(8),
-            limits.lock_ms,
-            limits.max_deliveries,
-        ]
+        arguments: list[Argument] = [limits.lock_ms, limits.max_deliveries]
         for first, last, kind in batches:
             arguments += (entry_id(first), entry_id(last), int(kind), last - first + 1)
-        status, *rest = await self._write(partition, SHARE_ACKNOWLEDGE, *arguments)
+        status, *rest = await self._once(
+            partition, SHARE_ACKNOWLEDGE, key, member_id, tuple(batches), *arguments
+        )
         if status == b"closed":
             raise InvalidRecordState("The group has acquired no record of the partition.")
         if status == b"beyond":
@@ -172,6 +171,8 @@ class Shares:
 
     async def release_share(self, key: SharePartitionKey, member_id: str, limits: ShareLimits) -> None:
         """See `ShareLog.release_share`."""
+        for script in (SHARE_ACQUIRE, SHARE_ACKNOWLEDGE):
+            self._failed.pop((key, member_id, script), None)
         partition = await self._find(key)
         await self._write(partition, SHARE_RELEASE, key.group_id, member_id, limits.max_deliveries)
 
@@ -250,11 +251,31 @@ class Shares:
     async def _call(self, partition: Partition, script: Script, *own: Argument) -> Answer:
         return await self.partitions.call(partition, script, *own, more_keys=[partition.keys.shares])
 
+    async def _once(
+        self,
+        partition: Partition,
+        script: Script,
+        key: SharePartitionKey,
+        member_id: str,
+        task: object,
+        *own: Argument,
+    ) -> Answer:
+        """Call a script that has a number. If the member's last call had the same task and failed, repeat that one."""
+        call = (key, member_id, script)
+        last_task, number = self._failed.pop(call, (None, ""))
+        if not number or last_task != task:
+            number = secrets.token_hex(8)
+        try:
+            return await self._write(partition, script, key.group_id, member_id, number, *own)
+        except BaseException:
+            self._failed[call] = (task, number)
+            raise
+
     async def _write(self, partition: Partition, script: Script, *own: Argument) -> Answer:
         """Call a script, and wait until no failover loses what it has written.
 
         If another server has the partition by then, call the script once more: it may have lost the first call, and
-        otherwise answers the same.
+        otherwise answers the same. Raises NotEnoughReplicasAfterAppend if replicas do not confirm it in time.
         """
         replicas = partition.config.min_insync_replicas - 1
         for is_last in (False, True):

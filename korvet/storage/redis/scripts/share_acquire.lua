@@ -26,17 +26,18 @@ local byte, DOLLAR = string.byte, 36
 
 local function answer(wait) return {'ok', id_of(s.ms, s.seq), s.epochs, wait, entries, counts} end
 
--- The answer to the call was lost: return what it has acquired, as far as the member still has it.
+-- The answer to the call was lost: return what it has acquired, as far as the member still has it, and restart the lock.
 local acquired = call('HGET', shares, acquired_field)
 if acquired and match(acquired, '^%S+') == ARGV[11] then
   for first, last in string.gmatch(acquired, '(%d+%-%d+):(%d+%-%d+)') do
-    local count_of = {}
+    local count_of, ids = {}, {}
     for _, each in ipairs(call('XPENDING', stream, group, first, last, 10000, member)) do count_of[each[1]] = each[4] end
     for _, entry in ipairs(call('XRANGE', stream, first, last, 'COUNT', 10000)) do
-      if count_of[entry[1]] then
-        entries[#entries + 1], counts[#counts + 1] = entry, count_of[entry[1]]
+      if count_of[entry[1]] and #entries < room then
+        entries[#entries + 1], counts[#counts + 1], ids[#ids + 1] = entry, count_of[entry[1]], entry[1]
       end
     end
+    with_ids({'XCLAIM', stream, group, member, 0}, ids, {'IDLE', 0, 'JUSTID'})
   end
   return answer(0)
 end
