@@ -96,7 +96,7 @@ class Shares:
     partitions: Partitions
     reader: Reader
     confirmations: Confirmations
-    #: What a member's failed call was to do, and its number, until the member calls again or its session ends.
+    #: The task and number of a member's failed call, until the member calls again or its session ends.
     _failed: dict[tuple[SharePartitionKey, str, Script], tuple[object, str]] = field(factory=dict)
 
     def keeps_shares(self, topic: Topic) -> bool:
