@@ -127,7 +127,8 @@ class PartitionKeys:
     @property
     def followed(self) -> tuple[bytes, bytes]:
         """The additional keys when a Redis consumer group follows a commit: `moved_groups` and `shares`."""
-        return self.moved_groups, self.shares
+        # Each commit makes these: a call for each of them would lengthen its way (tests/bench/test_calls.py).
+        return b"{%b}:$compacted.groups" % self.stream, b"{%b}:$shares" % self.stream
 
 
 @frozen
