@@ -67,6 +67,18 @@ def test_end_of_a_session_releases_records() -> None:
     assert set() == kinds(early, Left("m", 12.65))
 
 
+def test_requests_that_overlap_may_have_come_in_either_order() -> None:
+    answered_late = Delivered("x", "a", 13.0, 16.03, 4)  # the server was paused after the delivery
+    after_its_lock = Delivered("p", "a", 16.0, 16.01, None)
+    unfinished = HISTORY[-1]
+    assert set() == kinds(answered_late, after_its_lock, without=[unfinished])
+    within_its_lock = Delivered("p", "a", 14.0, 14.01, None)
+    early = Delivered("x", "a", 13.0, 14.03, 4)
+    assert {"delivered under a lock"} == kinds(early, within_its_lock, without=[unfinished])
+    later = Delivered("x", "a", 16.02, 16.03, 4)
+    assert {"delivered under a lock"} == kinds(later, after_its_lock, without=[unfinished])
+
+
 @pytest.mark.parametrize(
     "anomaly, more, without",
     [
