@@ -33,14 +33,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
 
 
 def produce(servers: str, topic: str, values: Sequence[str]) -> None:
-    """Produce the values, to the partitions in turn, and assert that all are acknowledged."""
+    """Produce the values, to the partitions in turn, and assert that all are acknowledged.
+
+    The producer is idempotent: when a node dies between an append and its answer, a plain producer sends the
+    batch again, and the topic has it twice.
+    """
     errors: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: Message) -> None:
         if error is not None:
             errors.append(error)
 
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 0, "retry.backoff.ms": 50})
+    settings = {"linger.ms": 0, "retry.backoff.ms": 50, "enable.idempotence": True}
+    producer = Producer({"bootstrap.servers": servers, **settings})
     for number, value in enumerate(values):
         producer.produce(topic, value, partition=number % PARTITIONS, on_delivery=delivered)
     assert not producer.flush(LIMIT_S)
