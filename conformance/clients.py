@@ -1,11 +1,11 @@
 """`python -m conformance.clients [PART …]`: unmodified clients that are not on PyPI, against korvet.
 
 Parts: the Java client, Kafka's command line tools, its console tools over TLS, Spark's Kafka connector, Kafka Streams,
-the Java program of docs/transactions.md, clients in Go, clients in JavaScript; in the other direction, korvet's
-pipeline against an Apache Kafka with TLS, logins and an authorizer; and three brokers beside an Apache Kafka of three
-nodes. Each part also runs on Apache Kafka: a check that fails there proves nothing about korvet, and counts as a
-failure too. A part fails if the machine lacks something it requires, and names it. The exit status is 0 if nothing
-failed.
+Kafka Connect, Flink, the Java program of docs/transactions.md, clients in Go, clients in JavaScript; in the other
+direction, korvet's pipeline against an Apache Kafka with TLS, logins and an authorizer; and three brokers beside an
+Apache Kafka of three nodes. Each part also runs on Apache Kafka: a check that fails there proves nothing about korvet,
+and counts as a failure too. A part fails if the machine lacks something it requires, and names it. The exit status is 0
+if nothing failed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from conformance import (
+    connect_workers,
+    flink_jobs,
     go_clients,
     java_client,
     node_clients,
@@ -36,6 +38,8 @@ PARTS: Mapping[str, Part] = {
     "secured": secured_tools.run,
     "spark": spark_connector.run,
     "streams": streams_programs.run,
+    "connect": connect_workers.run,
+    "flink": flink_jobs.run,
     "page": transactions_page.run,
     "go": go_clients.run,
     "node": node_clients.run,
