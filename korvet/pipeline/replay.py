@@ -10,6 +10,9 @@ commit's metadata has the next offset of the archive, for the case that there ar
 between sending and the response duplicates nothing. Within a run, the sequences of an idempotent producer prevent
 duplicates.
 
+A transactional replay commits that offset in the transaction of the records (KIP-98); the group's name is also the
+transactional id. So two runs at once duplicate nothing either: the second one fences the first.
+
 All records of an archived partition go to one partition of the target, in their order.
 """
 
@@ -29,8 +32,10 @@ from attrs import define, evolve, field, frozen
 
 from korvet.client import LATEST, PLAINTEXT, Client, OffsetAndMetadata, Security, TopicPartition
 from korvet.client.cluster import error_about
+from korvet.client.isolation import READ_COMMITTED
 from korvet.client.producer_ids import Producer
 from korvet.client.producing import PRODUCE
+from korvet.client.transactional import Transaction
 from korvet.lake.encoding import Rows, chunks, column_of, encode_batch, spans
 from korvet.lake.location import Location
 from korvet.lake.remote import RemoteReader
@@ -69,7 +74,10 @@ class Selection:
 
 @frozen
 class Replay:
-    """Source and target of a replay. `rate` is in records per second of one partition; 0 means unlimited."""
+    """Source and target of a replay. `rate` is in records per second of one partition; 0 means unlimited.
+
+    With `transactional`, records and progress are committed in transactions.
+    """
 
     replay_id: str
     bootstrap_servers: str
@@ -81,6 +89,7 @@ class Replay:
     dry_run: bool = False
     security: Security = PLAINTEXT
     request_timeout_s: float = 30.0
+    transactional: bool = False
 
     def client(self) -> AbstractAsyncContextManager[Client]:
         return Connecting(
@@ -93,6 +102,7 @@ class Replay:
         return BATCH_RECORDS if self.rate <= 0 else min(BATCH_RECORDS, max(1, round(self.rate * BATCH_S)))
 
     def group_id(self, partition: int) -> str:
+        """Return the group of a partition's progress, which is also its transactional id."""
         return f"korvet-replay-{self.replay_id}-{partition}"
 
 
@@ -209,6 +219,11 @@ def left_of(position: OffsetAndMetadata | None, selection: Selection) -> Selecti
     return evolve(selection, start=start, end=end)
 
 
+def _checkpoint(offset: int, left: Selection) -> OffsetAndMetadata:
+    """Return an offset to commit, from which to search the target, with what is left as its metadata."""
+    return OffsetAndMetadata(offset, metadata=json.dumps([left.start, left.end]))
+
+
 @define
 class Target:
     """The partition that records go to, and the progress."""
@@ -218,16 +233,64 @@ class Target:
     source: ArchivedRecords
     sent: int = field(default=0, init=False)
     _leader_id: int = field(default=-1, init=False)  # -1: metadata must be requested
+    _known: int = field(
+        default=0, init=False
+    )  # the offset in the target from which a later run has to search
 
     async def send_all(self, selection: Selection) -> None:
         """Send the selected records that the target does not have yet. Raises KafkaError, LakeError."""
         async with self.replay.client() as client:
             tp = await target_of(client, self.replay, self.partition)
+            if self.replay.transactional:
+                await self._send_in_transactions(client, tp, selection)
+                return
             selection = await self._resumed(client, tp, selection)
             async with client.producer() as producer:
                 await self._send_selected(client, producer, tp, selection)
             offsets = await client.list_offsets({tp: LATEST})
             await self._checkpoint(client, tp, offsets[tp].offset, evolve(selection, start=selection.end))
+
+    async def _send_in_transactions(self, client: Client, tp: TopicPartition, selection: Selection) -> None:
+        """Send the selected records in transactions, each of which commits a checkpoint."""
+        began = time.monotonic()
+        batches: Iterator[Batch] = iter(())
+        left: Selection | None = None
+        while left is None or left.start < left.end:
+            sent = self.sent
+            try:
+                # It fences another run of this replay, whose checkpoint is therefore the last one.
+                async with client.transaction(self.replay.group_id(self.partition)) as transaction:
+                    if left is None or left != left_of(await self._position(client, tp), selection):
+                        left = await self._resumed(client, tp, selection)
+                        batches = self.source.batches(left)
+                    left = await self._send_some(client, transaction, tp, batches, left)
+            except BaseException:
+                self.sent = sent  # the transaction is aborted
+                raise
+            await self._keep_to_rate(began)
+
+    async def _send_some(
+        self,
+        client: Client,
+        transaction: Transaction,
+        tp: TopicPartition,
+        batches: Iterator[Batch],
+        left: Selection,
+    ) -> Selection:
+        """Send as many batches as belong between two checkpoints, and stage the checkpoint. Return what is left."""
+        until = time.monotonic() + CHECKPOINT_S
+        await transaction.add([tp])
+        for _ in range(BATCHES_A_CHECKPOINT):
+            batch = next(batches, None)
+            if batch is None:
+                left = evolve(left, start=left.end)
+                break
+            self._known = max(self._known, await self._send(client, transaction, tp, batch))
+            left = evolve(left, start=batch.next_offset)
+            if self.replay.rate > 0 or time.monotonic() > until:
+                break
+        await transaction.commit_offsets(transaction.transactional_id, {tp: _checkpoint(self._known, left)})
+        return left
 
     async def _send_selected(
         self, client: Client, producer: Producer, tp: TopicPartition, selection: Selection
@@ -243,19 +306,26 @@ class Target:
                 await self._checkpoint(client, tp, offset, left)
             await self._keep_to_rate(began)
 
+    async def _position(self, client: Client, tp: TopicPartition) -> OffsetAndMetadata | None:
+        """Return the last checkpoint, after the transactions of earlier runs have ended."""
+        found = await client.committed(self.replay.group_id(self.partition), [tp], require_stable=True)
+        return found.get(tp)
+
     async def _resumed(self, client: Client, tp: TopicPartition, selection: Selection) -> Selection:
         """Return what is left of the selection: the offsets after the last record that is in the target."""
-        group_id = self.replay.group_id(self.partition)
-        latest = (await client.list_offsets({tp: LATEST}))[tp].offset
-        position = (await client.committed(group_id, [tp])).get(tp)
+        self._known = latest = (await client.list_offsets({tp: LATEST}))[tp].offset
+        position = await self._position(client, tp)
         if position is None:
             await self._checkpoint(client, tp, latest, selection)
             return selection
+        self._known = position.offset
         left = left_of(position, selection)
         start, end = left.start, left.end
         prefix = f"{self.replay.replay_id} {self.replay.topic} {self.partition} ".encode()
         if position.offset < latest:
-            async for record in client.consume({tp: position.offset}, until={tp: latest}):
+            # Records of an aborted transaction were not sent.
+            sent = client.consume({tp: position.offset}, until={tp: latest}, isolation_level=READ_COMMITTED)
+            async for record in sent:
                 for name, value in record.headers:
                     if name == ORIGIN and value is not None and value.startswith(prefix):
                         start = max(start, int(value.removeprefix(prefix)) + 1)
@@ -263,14 +333,13 @@ class Target:
 
     async def _checkpoint(self, client: Client, tp: TopicPartition, offset: int, left: Selection) -> None:
         """Commit the target's end offset, with what is left as metadata; see `left_of`."""
-        metadata = json.dumps([left.start, left.end])
-        position = OffsetAndMetadata(offset, metadata=metadata)
-        await client.commit(self.replay.group_id(self.partition), {tp: position})
+        await client.commit(self.replay.group_id(self.partition), {tp: _checkpoint(offset, left)})
 
     async def _send(self, client: Client, producer: Producer, tp: TopicPartition, batch: Batch) -> int:
         """Store a batch once. Return its offset in the target, or -1 if an earlier attempt had stored it."""
         data = encode_batch(batch.rows, producing=producer.next(tp))
         request = ProduceRequest(
+            transactional_id=producer.transactional_id if isinstance(producer, Transaction) else None,
             acks=-1,
             timeout_ms=30_000,
             topic_data=[

@@ -5,19 +5,24 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import trio
 from attrs import evolve
 from pyspark.sql import SparkSession
 
 from korvet.client import EARLIEST, LATEST, Client, ConsumedRecord, Record, TopicPartition
+from korvet.client.isolation import READ_COMMITTED
 from korvet.lake.location import Location
 from korvet.lake.table import LakeTable
 from korvet.pipeline.replay import ORIGIN, Replay, Selection, Target, replay_partition
 from korvet.pipeline.replay_workers import replay_all
+from tests.clients.interface import eventually
 from tests.pipeline.archiving import archived
 from tests.pipeline.support import Cluster
 
@@ -56,7 +61,7 @@ def everything(replay: Replay, partition: int) -> Selection:
 
 
 def records_of(cluster: Cluster, topic: str) -> list[ConsumedRecord]:
-    """Consume and return all records of a topic of two partitions."""
+    """Consume and return all committed records of a topic of two partitions."""
 
     async def read(client: Client) -> list[ConsumedRecord]:
         tps = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
@@ -64,7 +69,10 @@ def records_of(cluster: Cluster, topic: str) -> list[ConsumedRecord]:
         ends = await client.list_offsets(dict.fromkeys(tps, LATEST))
         until = {tp: ends[tp].offset for tp in tps if ends[tp].offset > starts[tp].offset}
         positions = {tp: starts[tp].offset for tp in until}
-        return [record async for record in client.consume(positions, until=until)] if until else []
+        if not until:
+            return []
+        consumed = client.consume(positions, until=until, isolation_level=READ_COMMITTED)
+        return [record async for record in consumed]
 
     return cluster.run(read)
 
@@ -80,10 +88,11 @@ def numbers_in(records: Sequence[ConsumedRecord]) -> list[int]:
     return [r.timestamp - T0 for r in records]
 
 
+@pytest.mark.parametrize("transactional", [False, True])
 def test_replayed_records_are_equal_and_have_an_origin_header(
-    cluster: Cluster, topic: str, tmp_path: Path
+    cluster: Cluster, topic: str, tmp_path: Path, transactional: bool
 ) -> None:
-    replay = prepared(cluster, topic, tmp_path)
+    replay = evolve(prepared(cluster, topic, tmp_path), transactional=transactional)
 
     sent = [replay_partition(replay, number, everything(replay, number)) for number in (0, 1)]
 
@@ -97,8 +106,11 @@ def test_replayed_records_are_equal_and_have_an_origin_header(
         assert order == sorted(order)
 
 
-def test_repeated_replay_sends_no_record_again(memory: Cluster, topic: str, tmp_path: Path) -> None:
-    replay = prepared(memory, topic, tmp_path)
+@pytest.mark.parametrize("transactional", [False, True])
+def test_repeated_replay_sends_no_record_again(
+    memory: Cluster, topic: str, tmp_path: Path, transactional: bool
+) -> None:
+    replay = evolve(prepared(memory, topic, tmp_path), transactional=transactional)
     replay_partition(replay, 0, everything(replay, 0))
 
     again = replay_partition(replay, 0, everything(replay, 0))
@@ -129,8 +141,11 @@ def test_records_sent_without_acknowledgement_are_found_in_the_target(
     assert sorted(numbers_in(records_of(memory, replay.target))) == list(range(0, 1000, 2))
 
 
-def test_killed_replay_resumes_without_duplicates(memory: Cluster, topic: str, tmp_path: Path) -> None:
-    replay = prepared(memory, topic, tmp_path)
+@pytest.mark.parametrize("transactional", [False, True])
+def test_killed_replay_resumes_without_duplicates(
+    memory: Cluster, topic: str, tmp_path: Path, transactional: bool
+) -> None:
+    replay = evolve(prepared(memory, topic, tmp_path), transactional=transactional)
     selection = everything(replay, 0)
     program = (
         "from uuid import UUID\n"
@@ -138,7 +153,8 @@ def test_killed_replay_resumes_without_duplicates(memory: Cluster, topic: str, t
         "from korvet.lake.location import Location\n"
         "r.BATCH_RECORDS = 10\n"
         f"replay = r.Replay('r1', {replay.bootstrap_servers!r}, Location.parse({str(tmp_path)!r}), {topic!r}, "
-        f"UUID({str(replay.topic_id)!r}), {replay.target!r}, 200)\n"
+        f"UUID({str(replay.topic_id)!r}), {replay.target!r}, 200, "
+        f"transactional={transactional})\n"
         f"r.replay_partition(replay, 0, r.Selection({selection.start}, {selection.end}))\n"
     )
     with subprocess.Popen([sys.executable, "-c", program]) as process:
@@ -146,14 +162,79 @@ def test_killed_replay_resumes_without_duplicates(memory: Cluster, topic: str, t
         while not records_of(memory, replay.target) and time.monotonic() < deadline:
             pass
         process.kill()
-    before = len(records_of(memory, replay.target))
 
     rest = replay_partition(replay, 0, selection)
 
-    print(f"killed after {before} of 500 records")  # noqa: T201
+    print(f"killed after {500 - rest.records} of 500 records")  # noqa: T201
     assert process.returncode == -signal.SIGKILL
-    assert 0 < before < 500
-    assert rest.records == 500 - before
+    assert 0 < rest.records < 500
+    assert sorted(numbers_in(records_of(memory, replay.target))) == list(range(0, 1000, 2))
+
+
+def test_transactional_run_goes_on_where_another_one_ended(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    replay = evolve(prepared(memory, topic, tmp_path), transactional=True)
+    selection = everything(replay, 0)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(replay_partition, evolve(replay, rate=100.0), 0, selection)
+        eventually(lambda: bool(records_of(memory, replay.target)), True)
+        rest = replay_partition(replay, 0, selection)
+
+    assert rest.error == ""
+    assert 0 < rest.records < 500
+    assert 500 == slow.result().records + rest.records
+    assert sorted(numbers_in(records_of(memory, replay.target))) == list(range(0, 1000, 2))
+
+
+def test_transactional_run_fences_another_one(
+    memory: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay = evolve(prepared(memory, topic, tmp_path), transactional=True)
+    selection = everything(replay, 0)
+    has_sent, may_commit = threading.Event(), threading.Event()
+    send = Target._send
+
+    async def send_and_wait(self: Target, *arguments: object) -> int:
+        offset = await send(self, *arguments)  # type: ignore[arg-type]
+        if self.replay.request_timeout_s == slow.request_timeout_s:
+            has_sent.set()
+            await trio.to_thread.run_sync(may_commit.wait)
+        return offset
+
+    slow = evolve(replay, request_timeout_s=29.0)
+    monkeypatch.setattr(Target, "_send", send_and_wait)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(replay_partition, slow, 0, selection)
+        has_sent.wait()
+        second = replay_partition(replay, 0, selection)
+        may_commit.set()
+
+    assert (0, 500, "") == (first.result().records, second.records, second.error)
+    assert "A newer producer with the same transactional id has taken over." in first.result().error
+    assert sorted(numbers_in(records_of(memory, replay.target))) == list(range(0, 1000, 2))
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_records_of_an_aborted_transaction_are_sent_again(
+    memory: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transactional: bool
+) -> None:
+    replay = prepared(memory, topic, tmp_path)
+    monkeypatch.setattr("korvet.pipeline.replay.BATCH_RECORDS", 50)
+    send = Target._send
+
+    async def send_and_fail(self: Target, *arguments: object) -> int:
+        await send(self, *arguments)  # type: ignore[arg-type]
+        if self.sent >= 150:
+            raise OSError("failed")
+        return -1
+
+    monkeypatch.setattr(Target, "_send", send_and_fail)
+    first = replay_partition(evolve(replay, transactional=True), 0, everything(replay, 0))
+    monkeypatch.setattr(Target, "_send", send)
+    second = replay_partition(evolve(replay, transactional=transactional), 0, everything(replay, 0))
+
+    assert (first.records, second.records) == (0, 500)
     assert sorted(numbers_in(records_of(memory, replay.target))) == list(range(0, 1000, 2))
 
 

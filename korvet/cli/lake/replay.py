@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 @click.option("--until-time", "until_text", metavar="TIME", help="Records before it.")
 @click.option("--key", "key_text", metavar="TEXT", help="Only records with this key.")
 @click.option("--rate", type=Number(min=0), default=0.0, help="Records per second. [no limit]")
+@click.option(
+    "--transactional", is_flag=True, help="Produce in transactions, so that two runs at once double nothing."
+)
 @click.option("--dry-run", is_flag=True, help="Only count the records that would be produced.")
 @click.option("--id", "replay_id", metavar="NAME", help="Name of this replay. [derived from the options]")
 @spark_options
@@ -63,6 +66,7 @@ def command(
     until_text: str | None,
     key_text: str | None,
     rate: float,
+    transactional: bool,
     dry_run: bool,
     replay_id: str | None,
     master: str | None,
@@ -104,6 +108,7 @@ def command(
             dry_run,
             security(),
             timeout_s(),
+            transactional,
         )
         spark = spark_session("korvet lake replay", master=master, settings=spark_settings(spark_texts))
         line = ProgressLine()
