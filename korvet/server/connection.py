@@ -486,10 +486,13 @@ class ServedConnection:
 
         A client that does not read delays only its own connection.
         """
-        size, first = sum(map(len, buffers)), 0
+        size = sum(map(len, buffers))
+        first = 0
         while first < len(buffers):
             sent = self.transport.send(buffers, first)
             self.progress.active = monotonic()
+            if sent == size:
+                break
             while first < len(buffers) and sent >= len(buffers[first]):
                 sent -= len(buffers[first])
                 buffers[first] = b""
