@@ -75,7 +75,8 @@ class ByteBudget:
         self.taken -= size
         if reservation is not None and reservation is self._beyond:
             self._beyond = None
-        self._wake_next()
+        if self._waiting:
+            self._wake_next()
 
     def _wake_next(self) -> None:
         if self._waiting and (self._beyond is None or not self.is_spent):

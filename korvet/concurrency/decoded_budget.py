@@ -28,7 +28,8 @@ class DecodedReservation:
         self.budget.resize(self, size)
 
     def end(self) -> None:
-        self.hold(0)
+        if self.size:
+            self.hold(0)
 
 
 @frozen(eq=False)

@@ -73,6 +73,7 @@ from korvet.protocol.messages.produce import (
 )
 from korvet.protocol.record import RawRecord
 from korvet.protocol.record_batch import (
+    CODEC_BITS,
     HEADER_BYTES,
     RecordBatch,
     check_records,
@@ -157,15 +158,17 @@ async def handle(
     batches: Batches = {}
     outcomes: AppendResults = {}
     transactions: Admitted | None = None
-    time_slices = TimeSlices()
+    topics = request.topic_data
     lost: Mapping[str, KafkaError] = NONE_LOST
     try:
         if context.version >= TOPIC_IDS:
-            lost = await _find_names(broker, request, time_slices)
+            lost = await _find_names(broker, request)
         if request.transactional_id is not None:
             _authorize_transaction(broker, request, context, request.transactional_id)
-        for topic in request.topic_data:
-            await _take(broker, request, context, topic, lost, time_slices, batches, outcomes)
+        if len(topics) == 1 and len(topics[0].partition_data) == 1:
+            await _take_one(broker, request, context, topics[0], lost, batches, outcomes)
+        else:
+            await _take_all(broker, request, context, lost, batches, outcomes)
         if request.transactional_id is not None:
             transactions = await _admit(broker, request, context, batches, outcomes)
     except RequestRefused as refused:
@@ -183,14 +186,13 @@ async def handle(
     return await _respond(broker, request, context, batches, outcomes)
 
 
-async def _find_names(
-    broker: Broker, request: ProduceRequest, time_slices: TimeSlices
-) -> dict[str, KafkaError]:
+async def _find_names(broker: Broker, request: ProduceRequest) -> dict[str, KafkaError]:
     """Set the names of topics that the request names by id. The response of these versions does not contain them.
 
     A topic that is not found gets a name that no topic can have. Return the errors of these names.
     """
     lost: dict[str, KafkaError] = {}
+    time_slices = TimeSlices()
     for data in request.topic_data:
         try:
             data.name = (await broker.find_topic_by_id(data.topic_id)).name
@@ -325,8 +327,8 @@ async def _respond(
         _disconnect_on_errors(outcomes)
         return None
     answered = [topic for topic in request.topic_data if topic.partition_data]
-    if len(outcomes) == 1 and len(answered) == 1:
-        topics = [_answer(answered[0], outcomes)]
+    if len(outcomes) == 1:
+        topics = [_answer(topic, outcomes) for topic in answered]
     else:
         topics = await map_in_slices(lambda topic: _answer(topic, outcomes), answered)
     response = ProduceResponse(responses=topics)
@@ -338,40 +340,55 @@ async def _respond(
 # --- Batches -------------------------------------------------------------------------------------------------
 
 
-async def _take(
+async def _take_one(
     broker: Broker,
     request: ProduceRequest,
     context: RequestContext,
     data: TopicProduceData,
     lost: Mapping[str, KafkaError],
-    time_slices: TimeSlices,
     batches: Batches,
     outcomes: AppendResults,
 ) -> None:
-    """Sort a topic's partitions into batches to append, and errors."""
-    topic: Topic | KafkaError
+    """Set the batch to append, or the error, of a request with one partition, which needs no time slices."""
+    partition = data.partition_data[0]
+    tp = TopicPartition(data.name, partition.index)
     try:
         topic = await _topic(broker, request, context, data, lost)
+        batches[tp] = await _checked(broker, request, context, topic, partition)
     except KafkaError as error:
-        topic = error
-    for partition in data.partition_data:
-        tp = TopicPartition(data.name, partition.index)
+        outcomes[tp] = detached(error)
+        _note_failure(broker, tp, partition, error)
+
+
+async def _take_all(
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    lost: Mapping[str, KafkaError],
+    batches: Batches,
+    outcomes: AppendResults,
+) -> None:
+    """Sort the partitions of a request into batches to append, and errors."""
+    time_slices = TimeSlices()
+    for data in request.topic_data:
+        topic: Topic | KafkaError
         try:
-            if isinstance(topic, KafkaError):
-                raise topic
-            if tp in batches or tp in outcomes:
-                raise InvalidRequest(f"partition {partition.index} stands twice in the request")
-            batch = await _checked(broker, context, topic, partition)
-            if batch.is_transactional and request.transactional_id is None:
-                raise RequestRefused(TransactionalIdAuthorizationFailed("the batch is in no transaction"))
-            if not 0 <= tp.partition < topic.partitions:
-                raise UnknownTopicOrPartition(f"topic {topic.name!r} has no partition {tp.partition}")
-            batches[tp] = batch
+            topic = await _topic(broker, request, context, data, lost)
         except KafkaError as error:
-            batches.pop(tp, None)
-            outcomes[tp] = detached(error)
-            _note_failure(broker, tp, partition, error)
-        await time_slices.next()
+            topic = error
+        for partition in data.partition_data:
+            tp = TopicPartition(data.name, partition.index)
+            try:
+                if isinstance(topic, KafkaError):
+                    raise topic
+                if tp in batches or tp in outcomes:
+                    raise InvalidRequest(f"partition {partition.index} stands twice in the request")
+                batches[tp] = await _checked(broker, request, context, topic, partition)
+            except KafkaError as error:
+                batches.pop(tp, None)
+                outcomes[tp] = detached(error)
+                _note_failure(broker, tp, partition, error)
+            await time_slices.next()
 
 
 def _note_failure(broker: Broker, tp: TopicPartition, data: PartitionProduceData, error: KafkaError) -> None:
@@ -405,9 +422,13 @@ async def _topic(
 
 
 async def _checked(
-    broker: Broker, context: RequestContext, topic: Topic, partition: PartitionProduceData
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    topic: Topic,
+    partition: PartitionProduceData,
 ) -> RecordBatch:
-    """Validate and return the batch that was sent for a partition. Raises KafkaError."""
+    """Validate and return the batch that was sent for a partition. Raises KafkaError, and RequestRefused."""
     rules = broker.rules(topic)
     batch = validate_produced(
         partition.records, api_version=context.version, max_message_bytes=rules.max_message_bytes
@@ -424,10 +445,14 @@ async def _checked(
     if rules.is_compacted:
         await run_in_slices(_check_keys(batch, TopicPartition(topic.name, partition.index)))
     elif rules.checks_records and not rules.limits_timestamps and not broker.log.checks_records(topic):
-        if batch.compression is Codec.NONE and batch.record_count <= RECORDS_A_STEP:
+        if batch.attributes & CODEC_BITS == Codec.NONE and batch.record_count <= RECORDS_A_STEP:
             at_once(check_records(batch))
         else:
             await run_in_slices(check_records(batch))
+    if batch.is_transactional and request.transactional_id is None:
+        raise RequestRefused(TransactionalIdAuthorizationFailed("the batch is in no transaction"))
+    if not 0 <= partition.index < topic.partitions:
+        raise UnknownTopicOrPartition(f"topic {topic.name!r} has no partition {partition.index}")
     return batch
 
 

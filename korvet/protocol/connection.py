@@ -30,7 +30,7 @@ from attrs import Factory, define, evolve, field, frozen
 from korvet.protocol.buffers import Buffer, join_small
 from korvet.protocol.codec import Reader, Writer, decode, decoder, step_decoder, step_writer, writer
 from korvet.protocol.errors import ErrorCode, ProtocolError
-from korvet.protocol.frames import LARGE_FRAME, LARGE_PIECE, FrameReader, framed
+from korvet.protocol.frames import LARGE_FRAME, LARGE_PIECE, Frame, FrameReader, framed
 from korvet.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from korvet.protocol.messages.header import RequestHeader, ResponseHeader
 from korvet.protocol.messages.metadata import MetadataRequest
@@ -41,6 +41,7 @@ from korvet.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from korvet.protocol.repeated_produce import RepeatedProduce, likeness
 from korvet.protocol.requests import API_VERSIONS, request_header_version, response_header_version
 from korvet.protocol.schema import versions_of
 from korvet.protocol.steps import Steps, at_once
@@ -49,6 +50,9 @@ PRODUCE = 0
 SASL_AUTHENTICATE = 36
 
 KEY_AND_VERSION = Struct(">hh")
+CORRELATION_ID = Struct(">i")
+# The number of successive Produce requests that are alike from which the next ones are compared with them.
+WORTH_COMPARING = 2
 
 # When librdkafka requests all topics, it writes the null array in four bytes instead of one (its issue 5049). The other
 # three bytes are read as the fields that follow, so the last three bytes of the request are left over. These are not
@@ -160,6 +164,7 @@ class Request:
     refusal: Any = None  # the response if the version is not served; then `body` is None
     is_bare: bool = False  # a message of a SASL mechanism, which had no header
     left_over: int = 0  # bytes behind the body, which are ignored, as in Kafka
+    repeated: RepeatedProduce | None = None  # what has decoded the body, if the codec has not
 
 
 @frozen
@@ -185,6 +190,11 @@ class Connection:
         default=Factory(lambda self: FrameReader(self.max_frame_bytes), takes_self=True), init=False
     )
     _failed: bool = field(default=False, init=False)
+    # The likeness of the last Produce requests, the number of successive ones that have it, and from the second one on
+    # the object that decodes others like them.
+    _likeness: tuple[object, ...] | None = field(default=None, init=False)
+    _alike: int = field(default=0, init=False)
+    _repeated: RepeatedProduce | None = field(default=None, init=False)
 
     def receive_data(self, data: Buffer) -> None:
         """Add bytes that were received. `next_request` returns the requests in them."""
@@ -245,7 +255,7 @@ class Connection:
             if len(frame) > LARGE_FRAME:
                 api_key = int.from_bytes(frame[:2], "big")
                 return LargeRequest(api_key, len(frame), self._parse_in_steps(memoryview(frame)))
-            return self._parse(memoryview(frame))
+            return self._parse_repeated(frame) or self._parse(memoryview(frame))
         except ProtocolError:
             self._failed = True
             raise
@@ -260,6 +270,10 @@ class Connection:
             return []
         if request.is_bare:
             return [] if response.error_code else framed([response.auth_bytes])
+        if request.repeated is not None:
+            frame = request.repeated.encode(request.correlation_id, response)
+            if frame is not None:
+                return [frame]
         spoken = request.api.spoken(request.response_version)
         pieces: list[Buffer] = []
         spoken.write_header(ResponseHeader(correlation_id=request.correlation_id), pieces.append)
@@ -294,7 +308,39 @@ class Connection:
         spoken = api.spoken(version)
         header, end = spoken.read_header(frame, 0)
         body, end = spoken.read_body(frame, end)
+        if api.key == PRODUCE:
+            self._compare(version, header.client_id, body, frame)
         return _request(api, header, frame, body, end)
+
+    def _parse_repeated(self, frame: Frame) -> Request | None:
+        """Return the request in a small frame if it is a Produce like the last ones."""
+        repeated = self._repeated
+        if repeated is None or self.accepted is not None or self.is_bare or not isinstance(frame, bytearray):
+            return None
+        body = repeated.decode(frame)
+        if body is None:
+            return None
+        (correlation_id,) = CORRELATION_ID.unpack_from(frame, KEY_AND_VERSION.size)
+        version = repeated.version
+        return Request(
+            self.apis[PRODUCE],
+            version,
+            correlation_id,
+            repeated.client_id,
+            body,
+            len(frame),
+            version,
+            repeated=repeated,
+        )
+
+    def _compare(self, version: int, client_id: str | None, body: ProduceRequest, frame: memoryview) -> None:
+        """Compare a Produce with the last one that the codec has decoded."""
+        like = likeness(version, client_id, body)
+        self._alike = self._alike + 1 if like == self._likeness else 1
+        self._likeness = like
+        # Only once: a client whose requests are encoded unusually would cause this work for each of them.
+        if like is not None and self._alike == WORTH_COMPARING:
+            self._repeated = RepeatedProduce.of(version, body, frame)
 
     def _parse_in_steps(self, frame: memoryview) -> Steps[Request]:
         try:

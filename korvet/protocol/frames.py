@@ -143,6 +143,8 @@ class FrameReader:
             frame, self._frame = self._frame, None
             self._size = self._filled = 0
             return frame
+        if not self._received:
+            return None
         size = self.pending_frame_size
         if size is None or len(self._received) < SIZE.size + size:
             return None

@@ -162,8 +162,8 @@ def check(data: Packed, count: int) -> Steps[None]:
     position = zigzag_delta = 0
     try:
         while (done := zigzag_delta >> 1) < count:
-            size = at_once = 0
-            for most in PARTS_OF_ALIKE:
+            size, at_once = 0, count - done
+            for most in PARTS_OF_ALIKE if at_once > FEW else ():
                 at_once = min(most - done % most if done else ONE_BYTE_DELTAS, count - done)
                 size = _size_of_alike(data, position, done, at_once) if at_once > FEW else 0
                 if size:
@@ -229,7 +229,8 @@ def check(data: Packed, count: int) -> Steps[None]:
                 position = _skip_headers(data, position) if data[position] else position + 1
                 if position != end:
                     raise InvalidRecord("A record's length is not that of its fields.")
-            yield None
+            if zigzag_delta >> 1 < count:
+                yield None
     except IndexError:
         raise InvalidRecord("The records end too early.") from None
     if position != len(data):

@@ -49,12 +49,14 @@ MAGIC_AT = 16
 CRC_AT = 17
 CRC_COVERS_FROM = 21
 MAX_TIMESTAMP_AT = 35
+SIZE_AND_MAGIC = struct.Struct(">qiiB")  # base offset, batch length, leader epoch, magic
 PREFIX = struct.Struct(">qii")  # the fields that the broker sets and the CRC does not cover
 
 # The key and value of a marker: version, and type or coordinator epoch.
 MARKER_KEY = struct.Struct(">hh")
 MARKER_VALUE = struct.Struct(">hi")
 
+CODEC_BITS = 0x07
 LOG_APPEND_TIME_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
@@ -248,22 +250,23 @@ def validate_produced(
     `set_max_timestamp`; Kafka always sets it. `check_records` checks the records.
     """
     batch = _only_batch(records)
-    if batch.compression is Codec.ZSTD and api_version < 7:
+    attributes = batch.attributes
+    if api_version < 7 and batch.compression is Codec.ZSTD:
         raise UnsupportedCompressionType("zstd needs Produce version 7 or newer.")
     if batch.base_offset != 0:
         raise InvalidRecord(f"A produced batch begins at offset 0, not at {batch.base_offset}.")
-    if batch.size > max_message_bytes:
+    if len(batch.buffer) > max_message_bytes:
         raise MessageTooLarge(f"The batch has {batch.size} bytes; the topic takes {max_message_bytes}.")
     validate(batch)
     if batch.record_count < 1 or batch.record_count != batch.last_offset_delta + 1:
         raise InvalidRecord(
             f"{batch.record_count} records cannot fill {batch.last_offset_delta + 1} offsets."
         )
-    if batch.is_control:
+    if attributes & CONTROL_BIT:
         raise InvalidRecord("Clients may not write control batches.")
-    if batch.is_idempotent and batch.base_sequence < 0:
+    if batch.base_sequence < 0 <= batch.producer_id:
         raise InvalidRecord("A batch with a producer id needs a sequence number.")
-    if batch.is_log_append_time:
+    if attributes & LOG_APPEND_TIME_BIT:
         raise InvalidTimestamp(
             "The timestamp type of a produced batch is CreateTime; the broker alone sets another."
         )
@@ -272,18 +275,20 @@ def validate_produced(
 
 def _only_batch(records: Sequence[Buffer] | None) -> RecordBatch:
     buffer = records[0] if records else b""
+    if _size_at(buffer, 0) == len(buffer):
+        return RecordBatch(buffer)
     batches = parse_batches(buffer, truncated_end_ok=True)
     if len(batches) != 1:
         raise InvalidRecord(f"A Produce request carries one record batch per partition, not {len(batches)}.")
     return batches[0]
 
 
-def _size_at(view: memoryview, position: int) -> int | None:
+def _size_at(view: Buffer, position: int) -> int | None:
     """Return the size of the batch at `position`, or None if its header is incomplete."""
     if len(view) - position <= MAGIC_AT:
         return None
-    size = LOG_OVERHEAD_BYTES + int.from_bytes(view[position + 8 : position + 12], "big", signed=True)
-    magic = view[position + MAGIC_AT]
+    _, batch_length, _, magic = SIZE_AND_MAGIC.unpack_from(view, position)
+    size: int = LOG_OVERHEAD_BYTES + batch_length
     if size < (HEADER_BYTES if magic == 2 else OLD_HEADER_BYTES):
         raise CorruptMessage(f"A record batch of {size} bytes is shorter than its header.")
     if magic < 2:
@@ -357,7 +362,8 @@ def check_records(batch: RecordBatch) -> Steps[None]:
 
     Raises InvalidRecord, and MessageTooLarge beyond MAX_UNPACKED_BYTES.
     """
-    data = yield from _decompressed(batch)
+    is_compressed = batch.attributes & CODEC_BITS
+    data = (yield from _decompressed(batch)) if is_compressed else bytes(batch.buffer[HEADER_BYTES:])
     yield from record.check(data, batch.record_count)
 
 

@@ -355,9 +355,11 @@ class ServedConnection:
 
     def _begin(self, request: Request) -> Exchange:
         """Count a request that was read."""
-        self.progress.taken += 1
-        self.progress.active = began = monotonic()
+        progress, shared, receiver = self.progress, self.shared, self.receiver
+        progress.taken += 1
+        progress.active = began = monotonic()
         self._client_id = request.client_id
+        api, size = request.api, request.frame_size
         context = RequestContext(
             request.version,
             request.client_id,
@@ -365,28 +367,27 @@ class ServedConnection:
             self.listener_name,
             self.session,
             self.peer,
-            request.api.name,
-            request.frame_size,
+            api.name,
+            size,
         )
         context.at_disconnect = self._at_disconnect
-        context.objects, self._objects = self._objects, None
-        reservation = self.receiver.taken(request.frame_size)
-        is_produce = request.api.key == PRODUCE
+        if self._objects is not None:
+            context.objects, self._objects = self._objects, None
+        reservation = receiver.taken(size)
+        is_produce = api.key == PRODUCE
         self._current = exchange = Exchange(request, is_produce, context, reservation, began)
-        if self.receiver.arriving_since:
-            exchange.received_s = began - self.receiver.arriving_since
-            self.receiver.arriving_since = 0.0
+        if receiver.arriving_since:
+            exchange.received_s = began - receiver.arriving_since
+            receiver.arriving_since = 0.0
             context.is_timed = True
-        self._unanswered_bytes += request.frame_size
-        self.shared.produces += is_produce
-        counters = self.shared.broker.counters
-        counters.received(request.api.name)
+        self._unanswered_bytes += size
+        shared.produces += is_produce
+        counters = shared.broker.counters
+        counters.received(api.name)
         if counters.is_counting and (
-            began >= self._timed_again_at
-            or request.api is not self._timed
-            or request.frame_size >= LARGE_REQUEST_BYTES
+            began >= self._timed_again_at or api is not self._timed or size >= LARGE_REQUEST_BYTES
         ):
-            self._timed, self._timed_again_at = request.api, began + TIMED_EVERY_S
+            self._timed, self._timed_again_at = api, began + TIMED_EVERY_S
             context.is_timed = True
         return exchange
 
@@ -442,26 +443,24 @@ class ServedConnection:
 
     async def _answer(self, exchange: Exchange) -> None:
         """Send the response, after waiting for it if it is pending."""
-        counters = self.shared.broker.counters
+        broker, request, context = self.shared.broker, exchange.request, exchange.context
+        counters = broker.counters
         if exchange.pending is not None:
             exchange.response = await exchange.pending.wait()
             if counters.is_counting:
                 exchange.answered_at = monotonic()
-        if self.shared.broker.quotas.is_enforced and self.incoming.accepted is None:
+        if broker.quotas.is_enforced and self.incoming.accepted is None:
             self._throttle(exchange)
-        request = exchange.request
         if request.frame_size > LARGE_FRAME:
             buffers = await run_in_slices(self.incoming.send_in_steps(request, exchange.response))
         else:
             buffers = self.incoming.send(request, exchange.response)
-        if counters.is_counting and exchange.response is not exchange.context.success:
+        if counters.is_counting and exchange.response is not context.success:
             counters.failed(request.api.name, exchange.response)
-        exchange.response = exchange.context.success = (
-            None  # they would keep the buffers that are sent already
-        )
+        exchange.response = context.success = None  # they would keep the buffers that are sent already
         if request.frame_size > LARGE_FRAME:
             request.body = None  # a client may read the response slowly
-            exchange.context.release_objects()
+            context.release_objects()
         size = 0
         try:
             size = await self._send(buffers)
@@ -470,7 +469,7 @@ class ServedConnection:
                 counters.answered(exchange, size, self.progress.active)
         self.progress.answered += 1
         self._release(exchange, size)
-        has_waited = exchange.pending is not None or exchange.context.has_parked
+        has_waited = exchange.pending is not None or context.has_parked
         self.shared.busy_poll.answered(exchange.began, self.progress.active, has_waited=has_waited)
 
     def _throttle(self, exchange: Exchange) -> None:
@@ -492,6 +491,8 @@ class ServedConnection:
         while first < len(buffers):
             sent = self.transport.send(buffers, first)
             self.progress.active = monotonic()
+            if sent == size:
+                break
             while first < len(buffers) and sent >= len(buffers[first]):
                 sent -= len(buffers[first])
                 buffers[first] = b""
@@ -548,16 +549,19 @@ class ServedConnection:
 
     def _release(self, exchange: Exchange, sent: int = -1) -> None:
         """Release what a request holds once `sent` bytes are its response, or if it will have none."""
-        size = exchange.request.frame_size
+        shared, size = self.shared, exchange.request.frame_size
         self._unanswered_bytes -= size
-        self.shared.produces -= exchange.is_produce
-        if self.shared.ended_last is not None and not self.shared.produces:
-            self.shared.ended_last.set()
-        self.shared.memory.budget.give_back(size, exchange.reservation)
-        self.shared.broker.answers.change(-exchange.context.answer_bytes)
-        exchange.context.release_objects()
-        if exchange.context.ended is not None:
-            exchange.context.ended(sent)
+        shared.produces -= exchange.is_produce
+        if shared.ended_last is not None and not shared.produces:
+            shared.ended_last.set()
+        shared.memory.budget.give_back(size, exchange.reservation)
+        context = exchange.context
+        if context.answer_bytes:
+            shared.broker.answers.change(-context.answer_bytes)
+        if context.objects is not None:
+            context.release_objects()
+        if context.ended is not None:
+            context.ended(sent)
 
     def _close(self) -> None:
         if unanswered := self.progress.taken - self.progress.answered:

@@ -63,6 +63,8 @@ BATCH_COST = 400
 # Bytes that a small batch occupies in a closed segment: its array items alone.
 JOINED_BATCH_COST = 32
 SMALL_BATCH_BYTES = 32 * 1024
+# Batches up to this size are copied from their request's buffer.
+COPIED_BYTES = 1024
 LOG_COST = 2000
 # The log lives as long as its broker, and loses no acknowledged record meanwhile, so the epoch never changes.
 LEADER_EPOCH = 0
@@ -347,13 +349,14 @@ class PartitionLog:
 
     def _store(self, buffer: Buffer, batch: RecordBatch, now_ms: int, cost: int) -> None:
         last_offset = batch.last_offset
-        if self._is_sealed or not self.segments or self.segments[-1].size >= SEGMENT_BYTES:
+        segments = self.segments
+        if self._is_sealed or not segments or segments[-1].ends[-1] >= SEGMENT_BYTES:
             self._is_sealed = False
-            if self.segments:
-                self.budget.give_back(self.segments[-1].close())
-            self.segments.append(Segment())
+            if segments:
+                self.budget.give_back(segments[-1].close())
+            segments.append(Segment())
             self.segment_ends.append(last_offset)
-        self.segments[-1].append(buffer, last_offset, batch.max_timestamp, now_ms, cost)
+        segments[-1].append(buffer, last_offset, batch.max_timestamp, now_ms, cost)
         self.segment_ends[-1] = last_offset
         self.size += len(buffer)
         self.next_offset = last_offset + 1
@@ -626,11 +629,13 @@ def active_producer(
 def own_buffer(buffer: Buffer) -> Buffer:
     """Return the buffer in which a batch is kept: its part of the request's buffer, or a copy.
 
-    It is copied if the request's buffer is more than twice as large, or read-only.
+    It is copied if the request's buffer is more than twice as large, or read-only, or if the batch is small: a view and
+    what it refers to take more memory than the copy, and the garbage collector visits them.
     """
     if not isinstance(buffer, memoryview):
         return buffer
-    return bytearray(buffer) if buffer.readonly or 2 * len(buffer) < kept_bytes(buffer) else buffer
+    is_copied = len(buffer) <= COPIED_BYTES or buffer.readonly or 2 * len(buffer) < kept_bytes(buffer)
+    return bytearray(buffer) if is_copied else buffer
 
 
 def kept_bytes(buffer: Buffer) -> int:
