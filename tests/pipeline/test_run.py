@@ -11,8 +11,9 @@ from random import Random
 import duckdb
 import pytest
 
-from korvet.client import Record
+from korvet.client import LATEST, Client, Record, TopicPartition
 from korvet.client.administration import SET, TOPIC, Resource, add_partitions, alter_settings
+from korvet.client.lake_tables import ShownTable, lake_tables, reporting_groups, reports_in
 from korvet.lake.location import Location
 from korvet.lake.table import LakeTable
 from korvet.pipeline.archive_status import audit_table
@@ -325,3 +326,97 @@ def test_tables_advance_without_the_catalogue_and_are_mirrored_when_it_is_there(
 
     metadata = max((tmp_path / "lake" / topic / "_iceberg" / "metadata").glob("*.metadata.json"))
     assert rows_of(tmp_path / "lake" / topic) == rows_of_iceberg(str(metadata))
+
+
+def reported(cluster: Cluster, topic: str) -> dict[str, ShownTable]:
+    """Return the tables that clients of the cluster see of a topic, by kind."""
+
+    async def read(client: Client) -> list[ShownTable]:
+        tp = TopicPartition(topic, 0)
+        bounds = {topic: {0: (0, (await client.list_offsets({tp: LATEST}))[tp].offset)}}
+        groups = await reporting_groups(client)
+        return [table for each in groups for table in lake_tables(each, bounds, (), time.time() * 1000)]
+
+    return {table.kind: table for table in cluster.run(read)}
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_clients_see_the_tables_and_how_far_they_are_behind(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    memory.produce(topic, objects(10))
+    began_ms = time.time() * 1000
+    file = written(tmp_path, f"[topics.{topic}]\ndecode = 'json'\nlag = '100ms'\n")
+
+    with running(run_of(memory.bootstrap_servers, file)) as run:
+        wait_until(lambda: reported(memory, topic).get("typed", None) is not None)
+        wait_until(lambda: reported(memory, topic)["typed"].lag_records == 0)
+        tables = reported(memory, topic)
+        run.stop()
+    memory.produce(topic, objects(3))
+    ended = reported(memory, topic)
+
+    for kind, path in (("archive", tmp_path / "lake" / topic), ("typed", tmp_path / "lake-typed" / topic)):
+        table = tables[kind]
+        assert (str(path), "current", 0, 0.0, None) == (
+            table.path, table.state, table.lag_records, table.lag_s, table.error,
+        )  # fmt: skip
+        assert table.fresh_until_ms is not None
+        assert began_ms - 1 <= table.fresh_until_ms <= time.time() * 1000
+        assert len(live_files(path)) == table.files
+        assert ("ended", 3) == (ended[kind].state, ended[kind].lag_records)
+    assert (ended["archive"].lag_s or 0) > 0
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_table_that_was_never_read_is_reported_with_its_error(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    memory.produce(topic, objects(4))
+    (tmp_path / "lake" / topic).mkdir(parents=True)
+    (tmp_path / "lake" / topic / "file").touch()
+
+    run_once(memory, written(tmp_path, f"[topics.{topic}]\n"))
+
+    table = reported(memory, topic)["archive"]
+    assert (4, None, None) == (table.lag_records, table.lag_s, table.files)
+    assert "is not a Delta table, and not empty" in (table.error or "")
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_report_of_a_killed_run_becomes_old(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic)
+    memory.produce(topic, objects(4))
+    run = run_of(memory.bootstrap_servers, written(tmp_path, f"[topics.{topic}]\n"))
+    run.round()  # and nothing after it
+
+    tp = TopicPartition(topic, 0)
+    (committed,) = memory.run(reporting_groups)
+    reports = reports_in(committed)
+
+    (later,) = lake_tables(committed, {topic: {0: (0, 9)}}, (), reports[topic].at_ms + 61_000)
+    assert ("no report", 5, 4) == (later.state, later.lag_records, committed[tp].offset)
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_unchanged_tables_are_reported_in_an_interval(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic)
+    memory.produce(topic, objects(4))
+    run = run_of(memory.bootstrap_servers, written(tmp_path, f"[topics.{topic}]\n"))
+    now = time.monotonic()
+    run.clock = lambda: now
+
+    def reported_ms() -> int:
+        (committed,) = memory.run(reporting_groups)
+        return reports_in(committed)[topic].at_ms
+
+    run.round()
+    run.round()  # the state is known since
+    first = reported_ms()
+    run.round()
+    assert first == reported_ms()
+    now += 10
+    run.round()
+    assert first < reported_ms()

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 from uuid import UUID, uuid4
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
 from korvet.lake.delta_log import DeltaLog
+from korvet.lake.erasing_decoded import PLACES
 from korvet.lake.errors import CommitConflict, NewerFormat, OutOfOrder, WrongTable
 from korvet.lake.location import Location
 from korvet.lake.table import (
@@ -73,6 +75,19 @@ class Part:
             data_change=True,
             stats=json.dumps(stats),
         )
+
+
+@frozen
+class DecodedFile:
+    """A file of a snapshot. Missing statistics are None or left out."""
+
+    path: str  # as in the log: percent-encoded
+    size: int
+    modified_ms: int
+    count: int | None
+    partition_values: dict[str, str | None]
+    least: dict[str, int]
+    greatest: dict[str, int]
 
 
 @define(slots=False)
@@ -143,6 +158,31 @@ class DecodedTable:
     @property
     def schema(self) -> pa.Schema:
         return arrow_schema(self.delta)
+
+    @property
+    def version(self) -> int:
+        return self.delta.version()
+
+    @cached_property
+    def files(self) -> list[DecodedFile]:
+        """The files of this snapshot, the oldest first."""
+        names = PLACES[self.kind]
+        found = [
+            DecodedFile(
+                each["path"],
+                each["size_bytes"],
+                each["modification_time"],
+                each.get("num_records"),
+                {
+                    name: partition_text(each[f"partition.{name}"])
+                    for name in self.delta.metadata().partition_columns
+                },
+                {name: least for name in names if (least := each.get(f"min.{name}")) is not None},
+                {name: greatest for name in names if (greatest := each.get(f"max.{name}")) is not None},
+            )
+            for each in pa.table(self.delta.get_add_actions(flatten=True)).to_pylist()
+        ]
+        return sorted(found, key=lambda file: (file.modified_ms, file.path))
 
     def reopened(self) -> Self:
         """Return the newest snapshot of the same table."""
@@ -215,6 +255,17 @@ class DecodedTable:
         # A commit whose response was lost looks like a conflict with itself.
         commits = DeltaLog(self.location).commits(first, self.delta.version())
         return any(info.get(COMMIT_ID) == commit_id for _, info in commits)
+
+
+def partition_text(value: Any) -> str | None:
+    """Return a partition column's value in the format of Delta's log."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+    return str(value)
 
 
 def arrow_schema(delta: DeltaTable) -> pa.Schema:

@@ -26,8 +26,10 @@ from korvet.pipeline.archive import Archive, ArchiveOptions, Target, TopicProgre
 from korvet.pipeline.archive_plan import Bounds, Wanted
 from korvet.pipeline.archive_workers import SparkFailed
 from korvet.pipeline.cluster import Connecting
+from korvet.pipeline.group_offsets import GroupOffsets
 from korvet.pipeline.run.observing import Bounded, Ends, bounds_of_topics, end_offsets
 from korvet.pipeline.run.policy import DESCRIBED, LakeFile, Policy
+from korvet.pipeline.run.reporting import Reports
 from korvet.pipeline.run.schedule import LOST_COMMITS, Health, State, TableSchedule, poll_s
 from korvet.pipeline.run.status import TableStatus
 from korvet.pipeline.run.tables import Places, Table, healths_that_may_pass
@@ -78,6 +80,7 @@ class Run:
     rounds: int = field(default=0, init=False)
     stopping: threading.Event = field(factory=threading.Event, init=False)
     _archive: Archive = field(init=False)
+    _reports: Reports = field(init=False)
     _settings: dict[str, dict[str, str]] = field(factory=dict, init=False)
     _settings_s: float = field(default=-math.inf, init=False)
     #: With `once`: the topics, and their end offsets, at the start.
@@ -88,8 +91,9 @@ class Run:
 
     def __attrs_post_init__(self) -> None:
         options = ArchiveOptions(
-            self.connecting, Wanted((), ()), self.places.lake, every_s=math.inf, group_id=self.file.group
+            self.connecting, Wanted((), ()), self.places.lake, every_s=math.inf, group_id=None
         )
+        self._reports = Reports(GroupOffsets(self.connecting, self.file.group))
         self._archive = Archive(options, self.workers, round_bytes=ROUND_BYTES)
 
     def stop(self) -> None:
@@ -108,8 +112,9 @@ class Run:
             wait_s = self._try_round()
             self.on_round(self)
             if wait_s is None:
-                return
+                break
             self.stopping.wait(wait_s)
+        self._report(is_last=True)
 
     def _try_round(self) -> float | None:
         """Run a round. Return how long to wait for the next one, None if nothing is left to do."""
@@ -139,6 +144,7 @@ class Run:
             pass
         self.rounds += 1
         self._publish()
+        self._report()
 
     def _wait_s(self) -> float | None:
         """Return the seconds until the next round, None if nothing is left to do."""
@@ -322,9 +328,13 @@ class Run:
     def _publish(self) -> None:
         now = self.clock()
         self.statuses = tuple(
-            TableStatus.of(table, self._archive.progress.get(name), now)
+            TableStatus.of(table, str(self.places.lake.child(name)), self._archive.progress.get(name), now)
             for name, table in sorted(self.tables.items())
         )
+
+    def _report(self, *, is_last: bool = False) -> None:
+        report = partial(self._reports.commit, is_last=is_last)
+        trio.run(report, self.clock(), self.statuses, self.tables)
 
     # --- Results --------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from korvet.pipeline.decoding.leaves import SchemaFault
 from korvet.pipeline.decoding.registry import RegistryError
 from korvet.pipeline.decoding.rounds import Decoding
 from korvet.pipeline.decoding.specification import Specification
+from korvet.pipeline.decoding.tables import DecodedTable
 from korvet.pipeline.run.schedule import Health, TableSchedule
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,8 @@ class Table:
     #: True if there is more to decode.
     has_more: bool = False
     files: tuple[int, ...] = ()  # sizes in bytes
+    #: Milliseconds since 1970: the typed table has all records that were appended before. None if unknown.
+    typed_fresh_until_ms: int | None = None
     _decoding: Decoding | None = None
     _decoded_up_to: Mapping[int, int] | None = None
     _mirror_is_due: bool = True
@@ -97,6 +100,11 @@ class Table:
         self._mirror(places, now)
 
     # --- Typed tables ---------------------------------------------------------------------------------------
+
+    @property
+    def typed(self) -> DecodedTable | None:
+        """The newest snapshot of the typed table."""
+        return None if self._decoding is None else self._decoding.typed
 
     def _decode(self, places: Places, now: float, *, once: bool) -> None:
         specification, health = self.schedule.policy.decode, self.schedule.decode
