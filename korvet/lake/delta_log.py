@@ -62,6 +62,17 @@ class DeltaLog:
             for action in self._actions(number, "commitInfo"):
                 yield number, action
 
+    def removes_rows(self, first: int, last: int) -> bool:
+        """Return True if a commit in [first, last] removes rows, or is not in the log any more."""
+        try:
+            return any(
+                action.get("dataChange", True)
+                for number in range(first, last + 1)
+                for action in self._actions(number, "remove")
+            )
+        except Unreachable:
+            return True
+
     def sync(self, first: int, last: int) -> None:
         """Flush the commits in [first, last] to disk if the table is local."""
         # Brokers trim records once they are committed here, so a crash of the machine must not lose the commit.

@@ -19,7 +19,7 @@ from korvet.lake.table import LakeTable
 from korvet.pipeline.archive_status import audit_table
 from korvet.pipeline.run.runner import Run
 from korvet.pipeline.run.schedule import State
-from tests.lake.iceberg_reading import rows_of_iceberg
+from tests.lake.iceberg_reading import reading, rows_of_iceberg
 from tests.lake.replay import live_files, rows_of
 from tests.pipeline.archiving import archived, growing, log_of, values, without_times
 from tests.pipeline.lake_runs import killed_after, run_of, run_once, running, seed, written
@@ -182,14 +182,39 @@ def test_one_round_archives_all_tables_that_are_due(memory: Cluster, topic: str,
 @pytest.mark.usefixtures("no_other_topics")
 def test_small_files_are_joined_while_it_runs(memory: Cluster, topic: str, tmp_path: Path) -> None:
     memory.create(topic)
-    file = written(tmp_path, f"[topics.{topic}]\n")
-    for count in range(20):
-        memory.produce(topic, values(5, first=5 * count))
+    file = written(tmp_path, f"[topics.{topic}]\ndecode = 'json'\niceberg = true\n")
+    for _ in range(20):
+        memory.produce(topic, [*objects(5), Record(b"{")])
         run = run_once(memory, file)
 
-    assert 5 == len(live_files(tmp_path / "lake" / topic))
-    assert {"below_1MB": 5, "below_8MB": 0, "below_64MB": 0, "larger": 0} == run.statuses[0].files
+    typed = tmp_path / "lake-typed" / topic
+    sizes = {"below_1MB": 5, "below_8MB": 0, "below_64MB": 0, "larger": 0}
+    status = run.statuses[0]
+    assert status.typed is not None
+    assert (sizes, sizes) == (status.files, status.typed.files)
+    for table in (tmp_path / "lake" / topic, typed, typed.with_name(f"{topic}~dlq")):
+        assert 5 == len(live_files(table))
     assert without_times(rows_of(tmp_path / "lake" / topic)) == log_of(memory, topic)
+    assert sorted([*range(5)] * 20) == typed_ids(typed)
+    assert [(100,)] == reading(str(typed / "_iceberg"), "select count(*) from {table}")
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_expired_rows_of_typed_tables_are_dropped_by_their_own_policy(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    day_ms = 24 * 3600 * 1000
+    now_ms = time.time_ns() // 1_000_000
+    days = [Record(b'{"id": %d}' % age, timestamp=now_ms - age * day_ms) for age in (9, 5, 1)]
+    memory.produce(topic, [*days, Record(b"{", timestamp=now_ms - 9 * day_ms)])
+    run_once(memory, written(tmp_path, f"[topics.{topic}]\ndecode = 'json'\n"))
+
+    run_once(memory, written(tmp_path, f"[topics.{topic}]\ndecode = 'json'\nretain_typed = '3d'\n"))
+
+    assert [1] == typed_ids(tmp_path / "lake-typed" / topic)
+    assert [] == live_files(tmp_path / "lake-typed" / f"{topic}~dlq")
+    assert 4 == len(rows_of(tmp_path / "lake" / topic))
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 
 from korvet.lake.errors import LakeError
-from korvet.lake.files import FileRange, file_range
+from korvet.lake.files import FileRange, file_range, is_joined
 from korvet.lake.iceberg.original import TYPE_ERRORS, Original, refused_types
 from korvet.lake.iceberg.table_schema import SCHEMA
 
@@ -143,7 +143,7 @@ class Mirror:
                     f" {original.version}; --rebuild makes it again."
                 )
             try:
-                added, removed = _commit(table, original)
+                added, removed = _commit(table, original, known)
             except CommitFailedException:
                 continue  # another mirror was first
             except CommitStateUnknownException:
@@ -226,8 +226,11 @@ def live_files(table: Table) -> dict[str, DataFile]:
     }
 
 
-def _commit(table: Table, original: Original) -> tuple[int, int]:
-    """Commit the difference, also if there is none. Return the number of files that were added and removed."""
+def _commit(table: Table, original: Original, known: int | None) -> tuple[int, int]:
+    """Commit the difference, also if there is none. Return the number of files that were added and removed.
+
+    `known` is the version that the Iceberg table shows.
+    """
     transaction = Transaction(table)
     _describe_columns(transaction, original)
     wanted, live = original.data_files(transaction.table_metadata.schema()), live_files(table)
@@ -235,8 +238,10 @@ def _commit(table: Table, original: Original) -> tuple[int, int]:
     gone = [file for path, file in live.items() if path not in wanted]
     mark = {MIRRORED: _mark(original, original.version)}
     if gone:
-        replacing, new = _split(new, gone)
-        removal = _Replacing(_operation(replacing, gone), transaction, table.io, snapshot_properties=mark)
+        only_moves = known is not None and original.only_moves_since(known)
+        replacing, new = _split(new, gone, only_moves=only_moves)
+        operation = _operation(replacing, gone, only_moves=only_moves)
+        removal = _Replacing(operation, transaction, table.io, snapshot_properties=mark)
         for file in gone:
             removal.delete_data_file(file)
         for file in replacing:
@@ -268,14 +273,19 @@ def _describe_columns(transaction: Transaction, original: Original) -> None:
         transaction.set_properties({NAME_MAPPING: mapping})
 
 
-def _split(new: Iterable[DataFile], gone: Collection[DataFile]) -> tuple[list[DataFile], list[DataFile]]:
+def _split(
+    new: Iterable[DataFile], gone: Collection[DataFile], *, only_moves: bool
+) -> tuple[list[DataFile], list[DataFile]]:
     """Return the new files that have rows of files that are gone, and the others."""
     ranges = [held for file in gone if (held := file_range(file.file_path)) is not None]
     replacing: list[DataFile] = []
     others: list[DataFile] = []
     for file in new:
-        held = file_range(file.file_path)
-        is_replacement = held is None or any(_overlap(held, each) for each in ranges)
+        if only_moves:
+            is_replacement = is_joined(file.file_path)
+        else:
+            held = file_range(file.file_path)
+            is_replacement = held is None or any(_overlap(held, each) for each in ranges)
         (replacing if is_replacement else others).append(file)
     return replacing, others
 
@@ -284,13 +294,14 @@ def _overlap(one: FileRange, other: FileRange) -> bool:
     return one.partition == other.partition and one.start < other.end and other.start < one.end
 
 
-def _operation(new: Collection[DataFile], gone: Collection[DataFile]) -> Operation:
+def _operation(new: Collection[DataFile], gone: Collection[DataFile], *, only_moves: bool) -> Operation:
     """Return what a snapshot does: readers of changes may ignore `replace`, whose rows are the same."""
     if not new:
         return Operation.DELETE
+    # A joined file that also has rows of files that were never mirrored has more of them.
     is_same = sum(file.record_count for file in new) == sum(file.record_count for file in gone)
-    is_joined = is_same and all(file_range(file.file_path) is not None for file in new)
-    return Operation.REPLACE if is_joined else Operation.OVERWRITE
+    is_moved = only_moves or all(file_range(file.file_path) is not None for file in new)
+    return Operation.REPLACE if is_same and is_moved else Operation.OVERWRITE
 
 
 class _Replacing(_OverwriteFiles):

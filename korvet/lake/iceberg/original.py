@@ -25,6 +25,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
+from korvet.lake.delta_log import DeltaLog
 from korvet.lake.errors import LakeError, NewerFormat, WrongTable
 from korvet.lake.iceberg.table_schema import SCHEMA, SPEC
 from korvet.lake.location import Location
@@ -98,6 +99,13 @@ class Original:
     def schema_hash(self) -> str:
         """A hash of Delta's schema."""
         return hashlib.sha256(self.delta.schema().to_json().encode()).hexdigest()[:32]
+
+    def only_moves_since(self, version: int) -> bool:
+        """Return True for a typed or dlq table whose commits after a version only added rows, or moved them."""
+        if self.is_archive:
+            return False  # the names of its files state their rows
+        with store_errors(self.location):
+            return not DeltaLog(self.location).removes_rows(version + 1, self.version)
 
     @property
     def spec(self) -> PartitionSpec:

@@ -16,18 +16,22 @@ from korvet.lake.compacting import Compaction, groups_by_class
 from korvet.lake.errors import CommitConflict, LakeError, OutOfOrder, Unreachable
 from korvet.lake.location import Location
 from korvet.lake.retention import retain
+from korvet.lake.snapshots import Snapshot
 from korvet.lake.table import LakeTable
 from korvet.lake.vacuuming import last_vacuum_ms, vacuum
 from korvet.pipeline.archive_status import is_table
 from korvet.pipeline.archive_workers import SparkFailed
 from korvet.pipeline.decoding.distributing import Distribute
+from korvet.pipeline.decoding.expiring import drop_before
 from korvet.pipeline.decoding.job import Progress
+from korvet.pipeline.decoding.joining import DecodedJoins
+from korvet.pipeline.decoding.joining import groups_by_class as decoded_groups_by_class
 from korvet.pipeline.decoding.leaves import SchemaFault
 from korvet.pipeline.decoding.registry import RegistryError
 from korvet.pipeline.decoding.rounds import Decoding
 from korvet.pipeline.decoding.specification import Specification
 from korvet.pipeline.decoding.tables import DecodedTable
-from korvet.pipeline.run.schedule import Health, TableSchedule
+from korvet.pipeline.run.schedule import ARCHIVE, Health, TableSchedule
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +84,8 @@ class Table:
     #: True if there is more to decode.
     has_more: bool = False
     files: tuple[int, ...] = ()  # sizes in bytes
+    #: By kind, the versions of the typed and the dlq table as of the last work on their files.
+    tended_decoded: dict[str, int] = field(factory=dict)
     #: Milliseconds since 1970: the typed table has all records that were appended before. None if unknown.
     typed_fresh_until_ms: int | None = None
     _decoding: Decoding | None = None
@@ -143,27 +149,12 @@ class Table:
     # --- Files ----------------------------------------------------------------------------------------------
 
     def _keep(self, places: Places, now: float) -> None:
-        """Drop expired records, join small files, and remove files that the table no longer references."""
-        health, policy = self.schedule.upkeep, self.schedule.policy
+        """Drop expired rows, join small files, and remove files that the tables no longer reference."""
+        health = self.schedule.upkeep
         if self.archive is None or not health.is_ready(now):
             return
         try:
-            retains = self.schedule.retain_is_due(now)
-            if retains and retain(
-                places.lake, self.topic, time.time_ns() // 1_000_000 - round(policy.retain_s * 1000)
-            ):
-                self.archive = self.archive.reopened()
-            if self.archive.version == self.tended_version and not health.error:
-                return
-            self._mirror_is_due = True
-            if policy.join and not self.schedule.is_standby:
-                compaction = Compaction(self.archive, find=groups_by_class)
-                done = compaction.run()
-                self.archive = compaction.table
-                if done.errors:
-                    health.failed(now, f"join: {done.errors[0]}", may_pass=False)
-                    return
-            self._vacuum(now)
+            errors = [*self._keep_archive(self.archive, places, now), *self._keep_decoded(now)]
         except CommitConflict as error:  # another run joins the same files, or was faster: look again later
             log.info("%(error)s", {"error": error, "topic": self.topic})
         except Unreachable as error:
@@ -171,19 +162,73 @@ class Table:
         except LakeError as error:
             health.failed(now, f"upkeep: {error}", may_pass=False)
         else:
-            health.succeeded()
-            self.tended_version = self.archive.version
-            self.files = tuple(file.size for file in self.archive.files)
+            if errors:
+                health.failed(now, f"join: {errors[0]}", may_pass=False)
+            else:
+                health.succeeded()
 
-    def _vacuum(self, now: float) -> None:
-        if self.archive is None or self.schedule.is_standby:
+    def _keep_archive(self, archive: LakeTable, places: Places, now: float) -> list[str]:
+        """Look after the archive. Return the faults of files that cannot be joined."""
+        schedule, policy = self.schedule, self.schedule.policy
+        cutoff_ms = (
+            time.time_ns() // 1_000_000 - round(policy.retain_s * 1000) if policy.retain_s < math.inf else 0
+        )
+        if schedule.retain_is_due(now) and retain(places.lake, self.topic, cutoff_ms):
+            archive = self.archive = archive.reopened()
+        if archive.version == self.tended_version and not schedule.upkeep.error:
+            return []
+        self._mirror_is_due = True
+        if policy.join and not schedule.is_standby:
+            compaction = Compaction(archive, find=groups_by_class)
+            done = compaction.run()
+            archive = self.archive = compaction.table
+            if done.errors:
+                return done.errors
+        self._vacuum(archive, now, ARCHIVE, is_first=self.tended_version is None)
+        self.tended_version = archive.version
+        self.files = tuple(file.size for file in archive.files)
+        return []
+
+    def _keep_decoded(self, now: float) -> list[str]:
+        """Look after the typed and the dlq table. Return the faults of files that cannot be joined."""
+        if self._decoding is None or self.schedule.is_standby:
+            return []
+        faults: list[str] = []
+        if self._decoding.typed is not None:
+            self._decoding.typed = self._kept(self._decoding.typed, now, faults)
+        if self._decoding.dlq is not None:
+            self._decoding.dlq = self._kept(self._decoding.dlq, now, faults)
+        return faults
+
+    def _kept(self, table: DecodedTable, now: float, faults: list[str]) -> DecodedTable:
+        """Look after a typed or a dlq table, and return its newest snapshot."""
+        schedule, policy = self.schedule, self.schedule.policy
+        if schedule.retain_is_due(now, table.kind):
+            table = drop_before(table, time.time_ns() // 1_000_000 - round(policy.retain_typed_s * 1000))
+        tended = self.tended_decoded.get(table.kind)
+        if table.version == tended and not schedule.upkeep.error:
+            return table
+        self._mirror_is_due = True
+        if policy.join:
+            joins = DecodedJoins(table, find=decoded_groups_by_class)
+            found = joins.run().errors
+            table = joins.table
+            if found:
+                faults += found
+                return table
+        self._vacuum(table, now, table.kind, is_first=tended is None)
+        self.tended_decoded[table.kind] = table.version
+        return table
+
+    def _vacuum(self, table: Snapshot, now: float, kind: str, *, is_first: bool) -> None:
+        if self.schedule.is_standby:
             return
         last_s = None
-        if self.tended_version is None:  # its log has the vacuums before this run
-            last_ms = last_vacuum_ms(self.archive)
+        if is_first:  # the log has the vacuums before this run
+            last_ms = last_vacuum_ms(table)
             last_s = None if last_ms is None else now - max(0.0, time.time() - last_ms / 1000)
-        if self.schedule.vacuum_is_due(now, last_s):
-            vacuum(self.archive, math.ceil(self.schedule.policy.keep_files_s / 3600))
+        if self.schedule.vacuum_is_due(now, last_s, kind):
+            vacuum(table, math.ceil(self.schedule.policy.keep_files_s / 3600))
 
     # --- Iceberg --------------------------------------------------------------------------------------------
 
