@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from random import Random
 
@@ -17,6 +19,7 @@ from korvet.client.lake_tables import ShownTable, lake_tables, reporting_groups,
 from korvet.lake.location import Location
 from korvet.lake.table import LakeTable
 from korvet.pipeline.archive_status import audit_table
+from korvet.pipeline.cluster import Connecting
 from korvet.pipeline.run.runner import Run
 from korvet.pipeline.run.schedule import State
 from tests.lake.iceberg_reading import reading, rows_of_iceberg
@@ -445,3 +448,71 @@ def test_unchanged_tables_are_reported_in_an_interval(memory: Cluster, topic: st
     now += 10
     run.round()
     assert first < reported_ms()
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_files_stay_while_the_iceberg_table_has_them(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic)
+    memory.produce(topic, objects(4))
+    file = written(
+        tmp_path,
+        f"""
+        [defaults]
+        iceberg = true
+        decode = "json"
+        keep_files = "24h"
+        [topics.{topic}]
+        [catalog]
+        type = "sql"
+        uri = "sqlite:///{tmp_path}/away/catalogue.db"
+        """,
+    )
+    run = run_of(memory.bootstrap_servers, file)
+    now = time.monotonic()
+    run.clock = lambda: now
+    tables = [tmp_path / "lake" / topic, tmp_path / "lake-typed" / topic]
+
+    def left_behind() -> list[Path]:
+        return [path for table in tables for path in table.glob("killed.parquet")]
+
+    run.round()
+    for table in tables:
+        (table / "killed.parquet").touch()
+        os.utime(table / "killed.parquet", (0, 0))
+    now += 2 * 24 * 3600
+    run.round()
+    assert "mirror: " in errors(run)[topic]
+    assert 2 == len(left_behind())
+
+    (tmp_path / "away").mkdir()
+    now += 600
+    run.round()
+    assert {} == errors(run)
+    assert 2 == len(left_behind())  # readers of older snapshots
+    now += 24 * 3600
+    memory.produce(topic, objects(1))
+    run.round()
+    assert [] == left_behind()
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_round_with_records_connects_twice(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    """It asks for what is there, and reports what it did. Workers have connections of their own."""
+    opened: list[str] = []
+
+    class Counted(Connecting):
+        def open(self) -> AbstractAsyncContextManager[Client]:
+            opened.append(self.client_id)
+            return super().open()
+
+    memory.create(topic)
+    made = run_of(memory.bootstrap_servers, written(tmp_path, f"[topics.{topic}]\nlag = '100ms'\n"))
+    run = Run(made.file, Counted(memory.bootstrap_servers), made.places, made.workers)
+    run.round()
+    memory.produce(topic, objects(4))
+
+    while not any(status.records for status in run.statuses):
+        opened.clear()
+        run.round()
+
+    assert 2 == len(opened)

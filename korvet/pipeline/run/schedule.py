@@ -105,6 +105,8 @@ class TableSchedule:
     #: By kind of table, the times of the last retention and of the last vacuum.
     _retained_s: dict[str, float] = field(factory=dict)
     _vacuumed_s: dict[str, float] = field(factory=dict)
+    #: No vacuum is due before this time.
+    _vacuums_from_s: float = -math.inf
 
     @property
     def healths(self) -> tuple[Health, ...]:
@@ -210,9 +212,13 @@ class TableSchedule:
     def vacuum_is_due(self, now: float, last_s: float | None, kind: str = ARCHIVE) -> bool:
         """Return True if a vacuum is due. It counts as done then. `last_s` is the time of the last one in the log."""
         before_s = max(self._vacuumed_s.get(kind, -math.inf), -math.inf if last_s is None else last_s)
-        is_due = now - before_s >= VACUUM_EVERY_S
+        is_due = now - before_s >= VACUUM_EVERY_S and now >= self._vacuums_from_s
         self._vacuumed_s[kind] = now if is_due else before_s
         return is_due
+
+    def postpone_vacuums(self, now: float) -> None:
+        """Let no vacuum be due for a day."""
+        self._vacuums_from_s = now + VACUUM_EVERY_S
 
     # --- The state ------------------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 from attrs import define, field, frozen
@@ -30,7 +31,8 @@ from korvet.pipeline.decoding.leaves import SchemaFault
 from korvet.pipeline.decoding.registry import RegistryError
 from korvet.pipeline.decoding.rounds import Decoding
 from korvet.pipeline.decoding.specification import Specification
-from korvet.pipeline.decoding.tables import DecodedTable
+from korvet.pipeline.decoding.tables import DLQ, TYPED, DecodedTable
+from korvet.pipeline.run.policy import LEAST_KEPT_S
 from korvet.pipeline.run.schedule import ARCHIVE, Health, TableSchedule
 
 log = logging.getLogger(__name__)
@@ -91,19 +93,22 @@ class Table:
     _decoding: Decoding | None = None
     _decoded_up_to: Mapping[int, int] | None = None
     _mirror_is_due: bool = True
+    #: The kinds of tables whose last vacuum was read from the log.
+    _vacuums_read: set[str] = field(factory=set)
     _mirror_clear_s: float = field(factory=time.monotonic)
 
     def __attrs_post_init__(self) -> None:
         self.decoded = Progress(self.topic)
 
     def tend(self, places: Places, now: float, *, once: bool) -> None:
-        """Do the work that follows the archive: decode, drop, join, mirror. Errors are in the schedule.
+        """Do the work that follows the archive: decode, drop, join, mirror, vacuum. Errors are in the schedule.
 
         Raises JavaEnded.
         """
         self._decode(places, now, once=once)
         self._keep(places, now)
         self._mirror(places, now)
+        self._vacuum(now)
 
     # --- Typed tables ---------------------------------------------------------------------------------------
 
@@ -153,19 +158,25 @@ class Table:
         health = self.schedule.upkeep
         if self.archive is None or not health.is_ready(now):
             return
+        with self._upkeep_errors(now):
+            faults = [*self._keep_archive(self.archive, places, now), *self._keep_decoded(now)]
+            if faults:
+                health.failed(now, f"join: {faults[0]}", may_pass=False)
+            else:
+                health.succeeded()
+
+    @contextmanager
+    def _upkeep_errors(self, now: float) -> Iterator[None]:
+        """Note errors of the block in the schedule."""
+        health = self.schedule.upkeep
         try:
-            errors = [*self._keep_archive(self.archive, places, now), *self._keep_decoded(now)]
+            yield
         except CommitConflict as error:  # another run joins the same files, or was faster: look again later
             log.info("%(error)s", {"error": error, "topic": self.topic})
         except Unreachable as error:
             health.failed(now, f"upkeep: {error}", may_pass=True)
         except LakeError as error:
             health.failed(now, f"upkeep: {error}", may_pass=False)
-        else:
-            if errors:
-                health.failed(now, f"join: {errors[0]}", may_pass=False)
-            else:
-                health.succeeded()
 
     def _keep_archive(self, archive: LakeTable, places: Places, now: float) -> list[str]:
         """Look after the archive. Return the faults of files that cannot be joined."""
@@ -184,7 +195,6 @@ class Table:
             archive = self.archive = compaction.table
             if done.errors:
                 return done.errors
-        self._vacuum(archive, now, ARCHIVE, is_first=self.tended_version is None)
         self.tended_version = archive.version
         self.files = tuple(file.size for file in archive.files)
         return []
@@ -205,8 +215,7 @@ class Table:
         schedule, policy = self.schedule, self.schedule.policy
         if schedule.retain_is_due(now, table.kind):
             table = drop_before(table, time.time_ns() // 1_000_000 - round(policy.retain_typed_s * 1000))
-        tended = self.tended_decoded.get(table.kind)
-        if table.version == tended and not schedule.upkeep.error:
+        if table.version == self.tended_decoded.get(table.kind) and not schedule.upkeep.error:
             return table
         self._mirror_is_due = True
         if policy.join:
@@ -216,19 +225,8 @@ class Table:
             if found:
                 faults += found
                 return table
-        self._vacuum(table, now, table.kind, is_first=tended is None)
         self.tended_decoded[table.kind] = table.version
         return table
-
-    def _vacuum(self, table: Snapshot, now: float, kind: str, *, is_first: bool) -> None:
-        if self.schedule.is_standby:
-            return
-        last_s = None
-        if is_first:  # the log has the vacuums before this run
-            last_ms = last_vacuum_ms(table)
-            last_s = None if last_ms is None else now - max(0.0, time.time() - last_ms / 1000)
-        if self.schedule.vacuum_is_due(now, last_s, kind):
-            vacuum(table, math.ceil(self.schedule.policy.keep_files_s / 3600))
 
     # --- Iceberg --------------------------------------------------------------------------------------------
 
@@ -261,6 +259,41 @@ class Table:
         self._mirror_is_due = False
         self._mirror_clear_s = now
         self.mirrored_version = next((each.version for each in outcomes if each is not None), None)
+
+    # --- Vacuum ---------------------------------------------------------------------------------------------
+
+    def _vacuum(self, now: float) -> None:
+        """Remove files that neither the tables nor their Iceberg tables reference, once a day."""
+        schedule = self.schedule
+        if self.archive is None or schedule.is_standby or schedule.upkeep.error:
+            return
+        lag_s = self.mirror_lag_s(now)
+        if lag_s is not None:
+            # Iceberg's readers see replaced files until the mirror commits, and in older snapshots for a day more.
+            is_late = lag_s > schedule.policy.keep_files_s - LEAST_KEPT_S
+            if is_late:
+                schedule.postpone_vacuums(now)
+            if is_late or self.mirrored_version is None:  # before this run, it may have been late
+                return
+        decoding = self._decoding
+        tables = {
+            ARCHIVE: self.archive,
+            TYPED: None if decoding is None else decoding.typed,
+            DLQ: None if decoding is None else decoding.dlq,
+        }
+        with self._upkeep_errors(now):
+            for kind, table in tables.items():
+                if table is not None:
+                    self._vacuum_table(table, now, kind)
+
+    def _vacuum_table(self, table: Snapshot, now: float, kind: str) -> None:
+        last_s = None
+        if kind not in self._vacuums_read:  # the log has the vacuums before this run
+            last_ms = last_vacuum_ms(table)
+            last_s = None if last_ms is None else now - max(0.0, time.time() - last_ms / 1000)
+            self._vacuums_read.add(kind)
+        if self.schedule.vacuum_is_due(now, last_s, kind):
+            vacuum(table, math.ceil(self.schedule.policy.keep_files_s / 3600))
 
     def _typed_table(self, typed: Location) -> str | None:
         """Return the name of the typed table, None if there is none yet."""
