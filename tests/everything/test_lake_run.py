@@ -32,7 +32,7 @@ TIERED = {
     "korvet_lake_decode": "json",
     "korvet_lake_lag_ms": "200",
 }
-#: What a run needs, and nothing else.
+#: The operations that a run requires.
 RIGHTS = (
     ("--topic", "orders", "--topic", "moved", "--operation", "read", "--operation", "describeconfigs"),
     ("--group", "korvet-lake", "--operation", "read"),

@@ -357,7 +357,7 @@ def test_tables_advance_without_the_catalogue_and_are_mirrored_when_it_is_there(
 
 
 def reported(cluster: Cluster, topic: str) -> dict[str, ShownTable]:
-    """Return the tables that clients of the cluster see of a topic, by kind."""
+    """Return the tables of a topic that the reports in committed offsets have, by kind."""
 
     async def read(client: Client) -> list[ShownTable]:
         tp = TopicPartition(topic, 0)

@@ -61,7 +61,7 @@ def joined(lake: Lake, name: str = "orders") -> DecodedTable:
 
 
 def grown(lake: Lake, *batches: Sequence[Any], **settings: Any) -> None:
-    """Archive and decode each batch in a round of its own."""
+    """Archive and decode each batch in a separate round."""
     for values in batches:
         lake.archive(values)
         lake.decode(**settings)
@@ -171,7 +171,7 @@ def test_dlq_table_is_joined(lake: Lake) -> None:
 
 
 def upserted(lake: Lake) -> None:
-    """Make an upsert table of three keys, each in a file of its own, and archive a change of two of them."""
+    """Make an upsert table with three keys in three files, and archive a changed and a new key."""
     for key in ("a", "b", "c"):
         lake.archive([{"n": 1}], keys=[key])
         lake.decode(upsert=True)
