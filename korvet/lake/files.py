@@ -32,8 +32,6 @@ from korvet.lake.schema import Int64s
 NULL_DATE_FOLDER = "date=__HIVE_DEFAULT_PARTITION__"
 NAME = re.compile(r"(?:.*/)?(\d{5,})-(\d{20})-(\d{20})-(\d+)of(\d+)(?:-(\d+)erased)?-[0-9a-f]+\.parquet")
 ERASED = b"korvet.erased"
-#: The beginning of the names of files of typed and dlq tables whose rows were in other files before.
-JOINED = "joined-"
 
 
 @frozen(order=True)
@@ -74,11 +72,6 @@ def file_range(path: str) -> FileRange | None:
     if match is None:
         return None
     return FileRange(*(int(number or 0) for number in match.groups()))
-
-
-def is_joined(path: str) -> bool:
-    """Return True if the rows of this file of a typed or dlq table were in other files before."""
-    return path.rpartition("/")[2].startswith(JOINED)
 
 
 def erased_text(places: Mapping[int, Int64s]) -> bytes:

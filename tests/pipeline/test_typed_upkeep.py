@@ -398,6 +398,18 @@ def test_mirror_follows_joins_as_moved_rows(lake: Lake) -> None:
     assert ("append", [1, 2, 3, 4, 5]) == (operation(lake), mirrored_ids(lake))
 
 
+def test_mirror_follows_optimize_of_another_program_as_moved_rows(lake: Lake) -> None:
+    grown(lake, [{"id": 1}], [{"id": 2}])
+    operation(lake)
+    typed(lake).delta.optimize.compact()
+    grown(lake, [{"id": 3}])
+
+    assert ("append", [1, 2, 3]) == (operation(lake), mirrored_ids(lake))
+    snapshots = Mirror(PathCatalog(lake.location("typed"), FOLDER), "korvet").table("orders").snapshots()
+    operations = [each.summary.operation.value for each in snapshots if each.summary is not None]
+    assert ["append", "replace", "append"] == operations
+
+
 def test_mirror_of_merged_and_joined_rows_is_an_overwrite(lake: Lake) -> None:
     for value in range(2):
         lake.archive([{"id": value}], keys=[f"k{value}"])

@@ -45,7 +45,7 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 
 from korvet.lake.errors import LakeError
-from korvet.lake.files import FileRange, file_range, is_joined
+from korvet.lake.files import FileRange, file_range
 from korvet.lake.iceberg.original import TYPE_ERRORS, Original, refused_types
 from korvet.lake.iceberg.table_schema import SCHEMA
 
@@ -238,9 +238,9 @@ def _commit(table: Table, original: Original, known: int | None) -> tuple[int, i
     gone = [file for path, file in live.items() if path not in wanted]
     mark = {MIRRORED: _mark(original, original.version)}
     if gone:
-        only_moves = known is not None and original.only_moves_since(known)
-        replacing, new = _split(new, gone, only_moves=only_moves)
-        operation = _operation(replacing, gone, only_moves=only_moves)
+        moved = None if known is None else original.moved_since(known)
+        replacing, new = _split(new, gone, moved)
+        operation = _operation(replacing, gone, is_moved=moved is not None)
         removal = _Replacing(operation, transaction, table.io, snapshot_properties=mark)
         for file in gone:
             removal.delete_data_file(file)
@@ -274,15 +274,15 @@ def _describe_columns(transaction: Transaction, original: Original) -> None:
 
 
 def _split(
-    new: Iterable[DataFile], gone: Collection[DataFile], *, only_moves: bool
+    new: Iterable[DataFile], gone: Collection[DataFile], moved: Collection[str] | None
 ) -> tuple[list[DataFile], list[DataFile]]:
-    """Return the new files that have rows of files that are gone, and the others."""
+    """Return the new files that have rows of files that are gone, and the others. `moved` names them, if known."""
     ranges = [held for file in gone if (held := file_range(file.file_path)) is not None]
     replacing: list[DataFile] = []
     others: list[DataFile] = []
     for file in new:
-        if only_moves:
-            is_replacement = is_joined(file.file_path)
+        if moved is not None:
+            is_replacement = file.file_path in moved
         else:
             held = file_range(file.file_path)
             is_replacement = held is None or any(_overlap(held, each) for each in ranges)
@@ -294,13 +294,13 @@ def _overlap(one: FileRange, other: FileRange) -> bool:
     return one.partition == other.partition and one.start < other.end and other.start < one.end
 
 
-def _operation(new: Collection[DataFile], gone: Collection[DataFile], *, only_moves: bool) -> Operation:
+def _operation(new: Collection[DataFile], gone: Collection[DataFile], *, is_moved: bool) -> Operation:
     """Return what a snapshot does: readers of changes may ignore `replace`, whose rows are the same."""
     if not new:
         return Operation.DELETE
-    # A joined file that also has rows of files that were never mirrored has more of them.
+    # Joined files may also have rows of files that were never mirrored, and then have more rows.
     is_same = sum(file.record_count for file in new) == sum(file.record_count for file in gone)
-    is_moved = only_moves or all(file_range(file.file_path) is not None for file in new)
+    is_moved = is_moved or all(file_range(file.file_path) is not None for file in new)
     return Operation.REPLACE if is_same and is_moved else Operation.OVERWRITE
 
 

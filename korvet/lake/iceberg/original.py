@@ -100,12 +100,16 @@ class Original:
         """A hash of Delta's schema."""
         return hashlib.sha256(self.delta.schema().to_json().encode()).hexdigest()[:32]
 
-    def only_moves_since(self, version: int) -> bool:
-        """Return True for a typed or dlq table whose commits after a version only added rows, or moved them."""
+    def moved_since(self, version: int) -> set[str] | None:
+        """Return the URLs of the files to which commits after a version have moved rows.
+
+        Return None if one of the commits removed rows, and for archives, whose files state their rows in their names.
+        """
         if self.is_archive:
-            return False  # the names of its files state their rows
+            return None
         with store_errors(self.location):
-            return not DeltaLog(self.location).removes_rows(version + 1, self.version)
+            paths = DeltaLog(self.location).moved(version + 1, self.version)
+        return None if paths is None else {f"{self.location.url}/{path}" for path in paths}
 
     @property
     def spec(self) -> PartitionSpec:

@@ -75,7 +75,6 @@ class PartWriter:
     partition_by: tuple[str, ...] = ()
     statistics: tuple[str, ...] = ()
     folder: str = ""
-    prefix: str = ""  # of the names of files
     parts: list[Part] = field(factory=list)
     _open: dict[Values, OpenFile] = field(factory=dict)
     _filesystem: pafs.FileSystem = field(init=False)
@@ -132,7 +131,7 @@ class PartWriter:
             for name, text in partition_values.items()
             if text and PLAIN_VALUE.fullmatch(text)
         ]
-        path = "/".join([*filter(None, [self.folder]), *folders, f"{self.prefix}{uuid4().hex}.parquet"])
+        path = "/".join([*filter(None, [self.folder]), *folders, f"{uuid4().hex}.parquet"])
         whole = f"{self.location.path}/{path}"
         if self.location.is_local:
             Path(whole).parent.mkdir(parents=True, exist_ok=True)

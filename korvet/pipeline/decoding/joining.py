@@ -21,7 +21,6 @@ from attrs import define, evolve, frozen
 from korvet.lake.compacting import CLASS_BYTES, Joins, below, in_chunks, without_large_ones
 from korvet.lake.errors import DamagedFile
 from korvet.lake.file_reading import damage, opened
-from korvet.lake.files import JOINED
 from korvet.lake.location import sync
 from korvet.lake.replacing import swap
 from korvet.lake.retrying import retried
@@ -116,7 +115,7 @@ def _joined(table: DecodedTable, group: FileGroup) -> Part:
     folder = first.path.rpartition("/")[0]
     statistics = tuple(name for name in table.place if name in schema.names)
     # A folder with escaped characters is not needed: the log has the values of partition columns.
-    with PartWriter(table.location, (), statistics, "" if "%" in folder else folder, prefix=JOINED) as writer:
+    with PartWriter(table.location, (), statistics, "" if "%" in folder else folder) as writer:
         for file in group.files:
             for rows in conformed_rows(table, file, schema, filesystem):
                 writer.write(rows)

@@ -200,21 +200,22 @@ class DecodedTable:
     @cached_property
     def files(self) -> list[DecodedFile]:
         """The files of this snapshot, the oldest first."""
-        names = self.place
+        names, columns = self.place, self.delta.metadata().partition_columns
+        actions = pa.table(self.delta.get_add_actions(flatten=True))
+        wanted = ["path", "size_bytes", "modification_time", "num_records"]
+        wanted += [f"partition.{name}" for name in columns]
+        wanted += [f"{which}.{name}" for name in names for which in ("min", "max")]
         found = [
             DecodedFile(
                 each["path"],
                 each["size_bytes"],
                 each["modification_time"],
                 each.get("num_records"),
-                {
-                    name: partition_text(each[f"partition.{name}"])
-                    for name in self.delta.metadata().partition_columns
-                },
+                {name: partition_text(each[f"partition.{name}"]) for name in columns},
                 {name: least for name in names if (least := each.get(f"min.{name}")) is not None},
                 {name: greatest for name in names if (greatest := each.get(f"max.{name}")) is not None},
             )
-            for each in pa.table(self.delta.get_add_actions(flatten=True)).to_pylist()
+            for each in actions.select([name for name in wanted if name in actions.column_names]).to_pylist()
         ]
         return sorted(found, key=lambda file: (file.modified_ms, file.path))
 
