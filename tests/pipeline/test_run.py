@@ -16,10 +16,13 @@ import pytest
 from korvet.client import LATEST, Client, Record, TopicPartition
 from korvet.client.administration import SET, TOPIC, Resource, add_partitions, alter_settings
 from korvet.client.lake_tables import ShownTable, lake_tables, reporting_groups, reports_in
+from korvet.lake.compacting import Compaction
 from korvet.lake.location import Location
 from korvet.lake.table import LakeTable
 from korvet.pipeline.archive_status import audit_table
 from korvet.pipeline.cluster import Connecting
+from korvet.pipeline.decoding.joining import DecodedJoins
+from korvet.pipeline.decoding.tables import DecodedTable
 from korvet.pipeline.run.runner import Run
 from korvet.pipeline.run.schedule import State
 from tests.lake.iceberg_reading import reading, rows_of_iceberg
@@ -493,6 +496,71 @@ def test_files_stay_while_the_iceberg_table_has_them(memory: Cluster, topic: str
     memory.produce(topic, objects(1))
     run.round()
     assert [] == left_behind()
+
+
+def left_after_outage(cluster: Cluster, topic: str, folder: Path, *, away: bool) -> bool:
+    """Return True if a run keeps an old file that no table references, while its catalogue is away or not."""
+    file = written(
+        folder,
+        f"""
+        [topics.{topic}]
+        iceberg = true
+        [catalog]
+        type = "sql"
+        uri = "sqlite:///{folder}/{"away/" if away else ""}catalogue.db"
+        """,
+    )
+    left = folder / "lake" / topic / "killed.parquet"
+    left.touch()
+    os.utime(left, (0, 0))
+    run_of(cluster.bootstrap_servers, file).round()
+    return left.exists()
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_run_removes_no_file_before_its_first_mirror(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic)
+    memory.produce(topic, objects(4))
+    archived(memory.bootstrap_servers, topic, tmp_path / "lake")
+
+    assert left_after_outage(memory, topic, tmp_path, away=True)
+    assert not left_after_outage(memory, topic, tmp_path, away=False)
+
+
+@pytest.mark.usefixtures("no_other_topics")
+@pytest.mark.parametrize("iceberg", ["false", "true"])
+def test_files_of_commits_that_the_run_has_not_seen_stay(
+    memory: Cluster, topic: str, tmp_path: Path, iceberg: str
+) -> None:
+    memory.create(topic)
+    file = written(
+        tmp_path, f"defaults.iceberg = {iceberg}\n[topics.{topic}]\nkeep_files = '24h'\ndecode = 'json'\n"
+    )
+    for _ in range(3):
+        memory.produce(topic, objects(5))
+        run_once(memory, file)
+    run = run_of(memory.bootstrap_servers, file)
+    now = time.monotonic()
+    run.clock = lambda: now
+    run.round()
+    run.round()
+    typed = Location.parse(str(tmp_path / "lake-typed")).child(topic)
+    DecodedJoins(DecodedTable.found(typed)).run()
+    Compaction(LakeTable.open(Location.parse(str(tmp_path / "lake")), topic)).run()
+    tables = [tmp_path / "lake" / topic, tmp_path / "lake-typed" / topic]
+    joined = [Path(path) for table in tables for path in live_files(table)]
+    for path in joined:
+        os.utime(path, (0, 0))
+
+    for _ in range(3):
+        now += 24 * 3600
+        run.round()
+
+    assert {} == errors(run)
+    assert [True, True] == [path.exists() for path in joined]
+    assert sorted([*range(5)] * 3) == typed_ids(tables[1])
+    if iceberg == "true":
+        assert [(15,)] == reading(str(tables[1] / "_iceberg"), "select count(*) from {table}")
 
 
 @pytest.mark.usefixtures("no_other_topics")

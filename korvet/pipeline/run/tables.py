@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from attrs import define, field, frozen
 
@@ -36,6 +36,8 @@ from korvet.pipeline.run.policy import LEAST_KEPT_S
 from korvet.pipeline.run.schedule import ARCHIVE, Health, TableSchedule
 
 log = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Snapshot)
 
 
 class Mirrors(Protocol):
@@ -154,7 +156,7 @@ class Table:
     # --- Files ----------------------------------------------------------------------------------------------
 
     def _keep(self, places: Places, now: float) -> None:
-        """Drop expired rows, join small files, and remove files that the tables no longer reference."""
+        """Drop expired rows, and join small files."""
         health = self.schedule.upkeep
         if self.archive is None or not health.is_ready(now):
             return
@@ -276,24 +278,29 @@ class Table:
             if is_late or self.mirrored_version is None:  # before this run, it may have been late
                 return
         decoding = self._decoding
-        tables = {
-            ARCHIVE: self.archive,
-            TYPED: None if decoding is None else decoding.typed,
-            DLQ: None if decoding is None else decoding.dlq,
-        }
         with self._upkeep_errors(now):
-            for kind, table in tables.items():
-                if table is not None:
-                    self._vacuum_table(table, now, kind)
+            self.archive = self._vacuumed(self.archive, now, ARCHIVE)
+            if decoding is not None and decoding.typed is not None:
+                decoding.typed = self._vacuumed(decoding.typed, now, TYPED)
+            if decoding is not None and decoding.dlq is not None:
+                decoding.dlq = self._vacuumed(decoding.dlq, now, DLQ)
 
-    def _vacuum_table(self, table: Snapshot, now: float, kind: str) -> None:
+    def _vacuumed(self, table: S, now: float, kind: str) -> S:
+        """Vacuum a table if that is due. Return its newest snapshot then."""
         last_s = None
         if kind not in self._vacuums_read:  # the log has the vacuums before this run
             last_ms = last_vacuum_ms(table)
             last_s = None if last_ms is None else now - max(0.0, time.time() - last_ms / 1000)
             self._vacuums_read.add(kind)
-        if self.schedule.vacuum_is_due(now, last_s, kind):
-            vacuum(table, math.ceil(self.schedule.policy.keep_files_s / 3600))
+        if not self.schedule.vacuum_is_due(now, last_s, kind):
+            return table
+        newest = table.reopened()  # the files of commits that this run has not seen are not unreferenced
+        if newest.version != table.version and self.schedule.policy.iceberg:
+            self._mirror_is_due = True
+            self.schedule.postpone_vacuums(now)
+        else:
+            vacuum(newest, math.ceil(self.schedule.policy.keep_files_s / 3600))
+        return newest
 
     def _typed_table(self, typed: Location) -> str | None:
         """Return the name of the typed table, None if there is none yet."""
