@@ -33,6 +33,7 @@ from korvet.client.security import PLAINTEXT, Security
 from korvet.client.transactional import TIMEOUT_MS, Transaction, open_transaction
 from korvet.protocol.compression import Codec
 from korvet.protocol.errors import (
+    BrokerNotAvailable,
     ClusterAuthorizationFailed,
     KafkaError,
     UnknownTopicOrPartition,
@@ -457,12 +458,14 @@ class Client:
         """Send any request to one broker, a group's coordinator, or any broker, and return the response.
 
         The request is not retried, and the response is not checked for errors. `wait_s` is the time that a request to a
-        coordinator lets it wait; it is added to the request timeout.
+        coordinator lets it wait; it is added to the request timeout. Raises BrokerNotAvailable if the broker has left.
         """
         if group_id is not None:
             return await self._ask_coordinator(group_id, message, response, wait_s=wait_s)
         if node_id is not None:
-            address = self.brokers[node_id]
+            address = self.brokers.get(node_id)
+            if address is None:
+                raise BrokerNotAvailable(f"Broker {node_id} is not in the cluster any more.")
         if address is None:
             return await self._cluster.ask_any(message, response)
         return await self._cluster.request(

@@ -14,8 +14,10 @@ larger than all ranges after it is not rewritten, so that frequent small commits
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from typing import Generic, Protocol, TypeVar
 
 import pyarrow.fs as pafs
 from attrs import Factory, define, field, frozen
@@ -30,6 +32,7 @@ from korvet.lake.range_checksums import REPLACED, RangeChecksum, summed
 from korvet.lake.record_checksum import RecordChecksum
 from korvet.lake.replacing import refuse_deletion_vectors, replace
 from korvet.lake.retrying import retried
+from korvet.lake.snapshots import File, Snapshot
 from korvet.lake.table import LakeTable
 from korvet.lake.table_files import TableFile
 
@@ -46,6 +49,16 @@ COMMIT_BYTES = 1024**3
 # Rounds before giving up. A new round starts when other writers replaced files, or when joined ranges can be joined
 # again.
 ROUNDS = 20
+
+
+class Sized(Protocol):
+    """Something with a size in bytes."""
+
+    @property
+    def size(self) -> int: ...
+
+
+R = TypeVar("R", bound=Sized)
 
 
 @frozen(slots=False)
@@ -101,15 +114,16 @@ class Group:
         for file in self.files:
             by_date.setdefault(file.date, []).append(file)
         ordered = sorted(by_date.items(), key=lambda item: item[0] or "")
-        return [chunk for _, files in ordered for chunk in _chunks(files, self.target_bytes)]
+        return [chunk for _, files in ordered for chunk in in_chunks(files, self.target_bytes)]
 
     @property
     def is_worthwhile(self) -> bool:
         return len(self.chunks) < len(self.files)
 
 
-def _chunks(files: Sequence[TableFile], target_bytes: int) -> Iterator[list[TableFile]]:
-    chunk: list[TableFile] = []
+def in_chunks(files: Sequence[R], target_bytes: int) -> Iterator[list[R]]:
+    """Split files into chunks of at most `target_bytes`. A larger file is a chunk."""
+    chunk: list[R] = []
     size = 0
     for file in files:
         if chunk and size + file.size > target_bytes:
@@ -166,10 +180,10 @@ def _joinable(ranges: Sequence[HeldRange]) -> Iterator[list[HeldRange]]:
         yield run
 
 
-def below(run: Sequence[HeldRange], limit_bytes: int) -> list[list[HeldRange]]:
+def below(run: Sequence[R], limit_bytes: int) -> list[list[R]]:
     """Return the first CLASS_RANGES of each stretch of ranges below a size, and the next ones, if there are as many."""
-    found: list[list[HeldRange]] = []
-    stretch: list[HeldRange] = []
+    found: list[list[R]] = []
+    stretch: list[R] = []
     for each in run:
         if each.size >= limit_bytes:
             stretch = []
@@ -209,12 +223,12 @@ def _together(ranges: Sequence[HeldRange], target_bytes: int) -> Iterator[list[H
     for each in ranges:
         may_join = run and run[-1].end == each.start and each.newest <= newest
         if run and not (may_join and _size(run) + each.size <= _limit([*run, each], target_bytes)):
-            yield _without_large_ones(run)
+            yield without_large_ones(run)
             run = []
         run.append(each)
         newest = max(newest, each.newest)
     if run:
-        yield _without_large_ones(run)
+        yield without_large_ones(run)
 
 
 def _limit(ranges: Sequence[HeldRange], target_bytes: int) -> int:
@@ -222,14 +236,15 @@ def _limit(ranges: Sequence[HeldRange], target_bytes: int) -> int:
     return target_bytes * min(len(dates), MANY_DATES)
 
 
-def _without_large_ones(run: list[HeldRange]) -> list[HeldRange]:
+def without_large_ones(run: list[R]) -> list[R]:
+    """Leave out ranges at the beginning that are much larger than all ranges after them."""
     first = 0
     while first < len(run) - 1 and run[first].size > max(LEFT_BYTES, LEFT_FACTOR * _size(run[first + 1 :])):
         first += 1
     return run[first:]
 
 
-def _size(ranges: Sequence[HeldRange]) -> int:
+def _size(ranges: Sequence[Sized]) -> int:
     return sum(each.size for each in ranges)
 
 
@@ -248,29 +263,56 @@ class Compacted:
     errors: list[str] = Factory(list)
 
 
+class Joinable(Protocol):
+    """Files that are to become fewer files."""
+
+    @property
+    def files(self) -> Sequence[File]: ...
+
+
+class Written(Protocol):
+    """The files written for a group."""
+
+    @property
+    def group(self) -> Joinable: ...
+    @property
+    def files(self) -> Sequence[File]: ...
+
+
+T = TypeVar("T", bound=Snapshot)
+G = TypeVar("G", bound=Joinable)
+W = TypeVar("W", bound=Written)
+
+
 @define
-class Compaction:
+class Joins(ABC, Generic[T, G, W]):
     """Joins the small files of one table. It may be interrupted at any time; each commit is complete."""
 
-    table: LakeTable
+    table: T
     target_bytes: int = TARGET_BYTES
     #: Called with the number of bytes that were read, once per group.
     on_progress: Callable[[int], None] = lambda _: None
     done: Compacted = field(factory=Compacted)
-    #: Chooses the groups to join, such as `groups_of` and `groups_by_class`.
-    find: Callable[[LakeTable, int, Mapping[int, int] | None], list[Group]] = groups_of
-    _damaged: set[tuple[int, int]] = field(factory=set, init=False)
-    #: Archived offsets at the start. Newer ranges are left out, so that the run ends while an archiver goes on.
-    _ends: Mapping[int, int] = field(init=False)
+    #: The first file of each group with a damaged file.
+    _damaged: set[str] = field(factory=set, init=False)
 
-    def __attrs_post_init__(self) -> None:
-        self._ends = self.table.archived_up_to
+    @abstractmethod
+    def groups(self) -> list[G]:
+        """Return the groups to join in the snapshot."""
+
+    @abstractmethod
+    def joined(self, table: T, group: G) -> W:
+        """Write a group's files. Raises DamagedFile, Unreachable, and FileNotFoundError after a vacuum."""
+
+    @abstractmethod
+    def replaced(self, several: Sequence[W]) -> T:
+        """Commit the files of several groups in place of those that they are made of. Raises CommitConflict."""
 
     def run(self) -> Compacted:
         """Join until there is nothing more to join. Raises LakeError; `done` still counts what was committed."""
         refuse_deletion_vectors(self.table.location, self.table.delta)
         for _ in range(ROUNDS):
-            groups = [group for group in self.groups() if (group.partition, group.start) not in self._damaged]
+            groups = [group for group in self.groups() if group.files[0].path not in self._damaged]
             if not groups:
                 return self.done
             try:
@@ -281,17 +323,14 @@ class Compaction:
             f"{self.table.location}: others replace the same files all the time; try again later."
         )
 
-    def groups(self) -> list[Group]:
-        return self.find(self.table, self.target_bytes, self._ends)
-
-    def _round(self, groups: Sequence[Group]) -> None:
-        waiting: list[Joined] = []
+    def _round(self, groups: Sequence[G]) -> None:
+        waiting: list[W] = []
         size = 0
-        for group, joined in results(partial(_joined_or_damaged, self.table), groups):
+        for group, joined in results(partial(self._joined_or_damaged, self.table), groups):
             read = sum(file.size for file in group.files)
             self.on_progress(read)
             if isinstance(joined, DamagedFile):
-                self._damaged.add((group.partition, group.start))
+                self._damaged.add(group.files[0].path)
                 self.done.errors.append(str(joined))
                 continue
             waiting.append(joined)
@@ -302,17 +341,48 @@ class Compaction:
         if waiting:
             self._commit(waiting)
 
-    def _commit(self, several: Sequence[Joined]) -> None:
+    def _joined_or_damaged(self, table: T, group: G) -> W | DamagedFile:
+        try:
+            return self.joined(table, group)
+        except DamagedFile as error:
+            return error
+
+    def _commit(self, several: Sequence[W]) -> None:
+        self.table = retried(lambda: self.replaced(several))
+        gone = [file.size for each in several for file in each.group.files]
+        new = [file.size for each in several for file in each.files]
+        self.done.files_before += len(gone)
+        self.done.files_after += len(new)
+        self.done.bytes_before += sum(gone)
+        self.done.bytes_after += sum(new)
+
+
+@define
+class Compaction(Joins[LakeTable, Group, "Joined"]):
+    """Joins the small files of an archive."""
+
+    #: Chooses the groups to join, such as `groups_of` and `groups_by_class`.
+    find: Callable[[LakeTable, int, Mapping[int, int] | None], list[Group]] = groups_of
+    #: Archived offsets at the start. Newer ranges are left out, so that the run ends while an archiver goes on.
+    _ends: Mapping[int, int] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._ends = self.table.archived_up_to
+
+    def groups(self) -> list[Group]:
+        """Implement `Joins`."""
+        return self.find(self.table, self.target_bytes, self._ends)
+
+    def joined(self, table: LakeTable, group: Group) -> Joined:
+        """Implement `Joins`."""
+        return _joined(table, group)
+
+    def replaced(self, several: Sequence[Joined]) -> LakeTable:
+        """Implement `Joins`."""
         gone = [file for joined in several for file in joined.group.files]
         new = [file for joined in several for file in joined.files]
         commit_info = {REPLACED: [joined.recorded.to_list() for joined in several]}
-        self.table = retried(
-            lambda: replace(self.table, gone, new, data_change=False, commit_info=lambda _: commit_info)
-        )
-        self.done.files_before += len(gone)
-        self.done.files_after += len(new)
-        self.done.bytes_before += sum(file.size for file in gone)
-        self.done.bytes_after += sum(file.size for file in new)
+        return replace(self.table, gone, new, data_change=False, commit_info=lambda _: commit_info)
 
 
 @frozen
@@ -322,13 +392,6 @@ class Joined:
     group: Group
     files: list[DataFile]
     recorded: RangeChecksum
-
-
-def _joined_or_damaged(table: LakeTable, group: Group) -> Joined | DamagedFile:
-    try:
-        return _joined(table, group)
-    except DamagedFile as error:
-        return error
 
 
 def _joined(table: LakeTable, group: Group) -> Joined:

@@ -62,6 +62,26 @@ class DeltaLog:
             for action in self._actions(number, "commitInfo"):
                 yield number, action
 
+    def moved(self, first: int, last: int) -> set[str] | None:
+        """Return the paths of the files that commits in [first, last] have added with rows of files that they removed.
+
+        Return None if one of the commits removed rows, or is not in the log any more.
+        """
+        found = set()
+        try:
+            for number in range(first, last + 1):
+                for action in self._actions(number, "remove"):
+                    if action.get("dataChange", True):
+                        return None
+                found |= {
+                    action["path"]
+                    for action in self._actions(number, "add")
+                    if not action.get("dataChange", True)
+                }
+        except Unreachable:
+            return None
+        return found
+
     def sync(self, first: int, last: int) -> None:
         """Flush the commits in [first, last] to disk if the table is local."""
         # Brokers trim records once they are committed here, so a crash of the machine must not lose the commit.

@@ -14,12 +14,13 @@ from korvet.lake.errors import AbsentFile, DamagedFile, Unreachable
 from korvet.lake.files import ERASED, erased_offsets
 from korvet.lake.retrying import Retries, retried
 from korvet.lake.schema import FILE_SCHEMA, Int64s
+from korvet.lake.snapshots import File, Snapshot
 from korvet.lake.table import LakeTable, first_line
 from korvet.lake.table_files import TableFile
 
 
 @contextmanager
-def opened(table: LakeTable, file: TableFile, filesystem: pafs.FileSystem) -> Iterator[pq.ParquetFile]:
+def opened(table: Snapshot, file: File, filesystem: pafs.FileSystem) -> Iterator[pq.ParquetFile]:
     """Open a file for reading.
 
     Raises DamagedFile, AbsentFile if the newest version has the file, FileNotFoundError if a vacuum removed it, and
@@ -35,7 +36,7 @@ def checked(source: pa.NativeFile, *, pre_buffer: bool = False) -> pq.ParquetFil
 
 
 @contextmanager
-def damage(table: LakeTable, path: str) -> Iterator[None]:
+def damage(table: Snapshot, path: str) -> Iterator[None]:
     """Raise DamagedFile for the errors that pyarrow raises for damaged bytes."""
     try:
         yield

@@ -9,7 +9,7 @@ still has all the files. Archived offsets do not change, so archivers may commit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
@@ -18,8 +18,11 @@ from korvet.lake.actions import add_action, remove_action
 from korvet.lake.errors import CommitConflict, NewerFormat
 from korvet.lake.files import DataFile
 from korvet.lake.location import Location
+from korvet.lake.snapshots import Snapshot
 from korvet.lake.table import LakeTable
 from korvet.lake.table_files import TableFile
+
+S = TypeVar("S", bound=Snapshot)
 
 # An archiver at its busiest commits a few times a second.
 ATTEMPTS = 100
@@ -40,12 +43,27 @@ def replace(
     snapshot; `transactions` are `txn` versions to set. Raises CommitConflict if another writer removed one of the
     files, and Unreachable.
     """
-    actions: list[AddAction | RemoveAction] = [add_action(file, data_change=data_change) for file in new]
-    actions += [remove_action(file, data_change=data_change) for file in gone]
+    return swap(
+        table,
+        [remove_action(file, data_change=data_change) for file in gone],
+        [add_action(file, data_change=data_change) for file in new],
+        commit_info,
+        transactions,
+    )
+
+
+def swap(
+    table: S,
+    gone: Sequence[RemoveAction],
+    new: Sequence[AddAction],
+    commit_info: Callable[[S], Mapping[str, Any]],
+    transactions: Mapping[str, int] | None = None,
+) -> S:
+    """Commit these actions, as `replace` does."""
     for _ in range(ATTEMPTS):
         _refuse_gone(table, gone)
         try:
-            return table.write(actions, commit_info(table), transactions or {}, retries=0)
+            return table.write([*new, *gone], commit_info(table), transactions or {}, retries=0)
         except CommitConflict:
             newer = table.reopened()
             if newer.version == table.version:
@@ -54,7 +72,7 @@ def replace(
     raise CommitConflict(f"{table.location}: others have committed {ATTEMPTS} times meanwhile; try again.")
 
 
-def _refuse_gone(table: LakeTable, gone: Sequence[TableFile]) -> None:
+def _refuse_gone(table: Snapshot, gone: Sequence[RemoveAction]) -> None:
     """Raise CommitConflict if the snapshot lacks one of the files."""
     there = {file.path for file in table.files}
     for file in gone:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from korvet.lake.table import LakeTable, store_errors
+from korvet.lake.snapshots import Snapshot
+from korvet.lake.table import store_errors
 
 VACUUMED = "VACUUM END"  # deltalake's operation, as Delta names it
 
 
-def vacuum(table: LakeTable, retain_hours: int, *, dry_run: bool = False) -> Sequence[str]:
+def vacuum(table: Snapshot, retain_hours: int, *, dry_run: bool = False) -> Sequence[str]:
     """Remove files that are older than `retain_hours`. Return their paths. Raises LakeError."""
     with store_errors(table.location):
         removed: Sequence[str] = table.delta.vacuum(
@@ -18,7 +19,7 @@ def vacuum(table: LakeTable, retain_hours: int, *, dry_run: bool = False) -> Seq
     return removed
 
 
-def last_vacuum_ms(table: LakeTable) -> int | None:
+def last_vacuum_ms(table: Snapshot) -> int | None:
     """Return the time of the last vacuum that removed files, None if the log has none. Raises LakeError."""
     times = [info["timestamp"] for _, info in table.commits() if info.get("operation") == VACUUMED]
     return max(times, default=None)

@@ -8,6 +8,7 @@ number and checksum of the records are those that were committed, as far as the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +24,11 @@ from korvet.lake.range_checksums import RangeChecksum
 from korvet.lake.remote_rows import Bounds, bounds_of_group
 from korvet.lake.retrying import retried
 from korvet.lake.schema import Int64s, date_text, days
+from korvet.lake.snapshots import File, Snapshot
 from korvet.lake.table import LakeTable, store_errors
 from korvet.lake.table_files import INT64_MIN, TableFile
+
+F = TypeVar("F", bound=File)
 
 
 @frozen
@@ -65,6 +69,11 @@ def wrongs(table: LakeTable, on_progress: Callable[[int], None] = lambda _: None
 
 def absent(table: LakeTable) -> Iterator[Wrong]:
     """Yield the files of a snapshot that the store lacks or has in another length. Raises Unreachable."""
+    yield from (_of_file(file, what) for file, what in stored_otherwise(table, table.files))
+
+
+def stored_otherwise(table: Snapshot, files: Sequence[F]) -> Iterator[tuple[F, str]]:
+    """Yield the files that the store lacks or has in another length, and what is wrong. Raises Unreachable."""
 
     def found() -> dict[str, int]:
         with store_errors(table.location):
@@ -72,14 +81,12 @@ def absent(table: LakeTable) -> Iterator[Wrong]:
             return {info.path: info.size for info in table.location.filesystem().get_file_info(selector)}
 
     sizes = retried(found)
-    for file in table.files:
+    for file in files:
         size = sizes.get(table.absolute(file))
         if size is None:
-            yield _of_file(file, f"{_name(table.location, file)} is not there")
+            yield file, f"{_name(table.location, file)} is not there"
         elif size != file.size:
-            yield _of_file(
-                file, f"{_name(table.location, file)} has {size} bytes, where {file.size} were written"
-            )
+            yield file, f"{_name(table.location, file)} has {size} bytes, where {file.size} were written"
 
 
 def _of_file(file: TableFile, what: str) -> Wrong:
@@ -135,7 +142,7 @@ def _fault(file: TableFile, rows: pa.Table, bounds: Bounds, last: int) -> str:
     return ""
 
 
-def _name(location: Location, file: TableFile) -> str:
+def _name(location: Location, file: File) -> str:
     return f"{location}/{file.path}"
 
 

@@ -15,6 +15,7 @@ RECORDS_TOTAL = "korvet_lake_records_total"
 COMMIT_SECONDS = "korvet_lake_commit_seconds"
 CONFLICTS_TOTAL = "korvet_lake_conflicts_total"
 FILES = "korvet_lake_files"
+TYPED_FILES = "korvet_lake_typed_files"
 MIRROR_LAG_SECONDS = "korvet_lake_mirror_lag_seconds"
 TABLE_STATE = "korvet_lake_table_state"
 
@@ -32,6 +33,7 @@ LAKE_METRICS: Mapping[str, Metric] = {
         Metric(COMMIT_SECONDS, Kind.GAUGE, ("topic",), "Time that the last commit took."),
         Metric(CONFLICTS_TOTAL, Kind.COUNTER, ("topic",), "Commits that another writer's commit preceded."),
         Metric(FILES, Kind.GAUGE, ("topic", "size"), "Files of the archive, by size class."),
+        Metric(TYPED_FILES, Kind.GAUGE, ("topic", "size"), "Files of the typed table, by size class."),
         Metric(
             MIRROR_LAG_SECONDS,
             Kind.GAUGE,
@@ -62,6 +64,8 @@ def lake_samples(statuses: Iterable[TableStatus]) -> Samples:
         add(CONFLICTS_TOTAL, each.conflicts, each.topic)
         for size, count in each.files.items():
             add(FILES, count, each.topic, size)
+        for size, count in each.typed.files.items() if each.typed is not None else ():
+            add(TYPED_FILES, count, each.topic, size)
         add(MIRROR_LAG_SECONDS, each.mirror_lag_s, each.topic)
         for state in State:
             add(TABLE_STATE, float(state is each.state), each.topic, str(state))

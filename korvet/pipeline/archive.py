@@ -46,6 +46,7 @@ from korvet.pipeline.archive_task import Outcome, Piece
 from korvet.pipeline.archive_workers import SparkFailed
 from korvet.pipeline.cluster import Connecting
 from korvet.pipeline.counting import all_dense
+from korvet.pipeline.group_offsets import GroupOffsets
 from korvet.protocol.errors import KafkaError, TopicAuthorizationFailed, UnknownTopicOrPartition
 
 GROUP = "korvet-lake"
@@ -90,7 +91,8 @@ class ArchiveOptions:
     lake: Location
     every_s: float | None = None
     accept_gap: bool = False
-    group_id: str = GROUP
+    #: The group to which archived offsets are committed; None commits none.
+    group_id: str | None = GROUP
 
 
 @frozen
@@ -166,12 +168,13 @@ class Archive:
     _tables: dict[str, LakeTable] = field(factory=dict, init=False)
     #: With --once: the end offset of each partition, fixed when it is first seen.
     _ends: dict[TopicPartition, int] = field(factory=dict, init=False)
-    #: Offsets committed to the group.
-    _committed: dict[TopicPartition, int] = field(factory=dict, init=False)
-    #: Error of the last commit to the group.
-    _commit_error: str = field(default="", init=False)
+    _group: GroupOffsets | None = field(init=False)
     #: Rounds since the last one that committed records.
     _idle_rounds: int = field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        group_id = self.options.group_id
+        self._group = None if group_id is None else GroupOffsets(self.options.connecting, group_id)
 
     def run(self) -> None:
         """Archive until nothing is left to do, or until `stop`. `progress` has the errors of topics.
@@ -240,7 +243,8 @@ class Archive:
             for _ in results(partial(self._commit_outcomes, outcomes=outcomes), plans):
                 pass
             self.on_progress(self)
-        trio.run(self._commit_group, [plan.table for plan in plans])
+        if self._group is not None:
+            trio.run(self._group.commit, offsets_of(plan.table for plan in plans))
         return any(self._progress(plan.table.topic).goes_on for plan in plans)
 
     # --- Planning -----------------------------------------------------------------------------------------
@@ -380,34 +384,6 @@ class Archive:
         progress.error = errors[0] if errors else ""
         progress.may_pass = True
 
-    # --- The group ----------------------------------------------------------------------------------------
-
-    async def _commit_group(self, tables: Sequence[LakeTable]) -> None:
-        """Commit archived offsets to the group, for tools that show lag. Errors are only logged."""
-        # The tables do not depend on these offsets.
-        offsets = {
-            TopicPartition(table.topic, partition): number
-            for table in tables
-            for partition, number in table.archived_up_to.items()
-        }
-        changed = {tp: number for tp, number in offsets.items() if self._committed.get(tp) != number}
-        if not changed:
-            return
-        try:
-            async with self._client() as client:
-                await client.commit(
-                    self.options.group_id, {tp: OffsetAndMetadata(number) for tp, number in changed.items()}
-                )
-        except KafkaError as error:
-            if (
-                str(error) != self._commit_error
-            ):  # a login without permission fails in every round: log it once
-                log.warning("tools will not show how far the archive is: %(error)s", {"error": error})
-            self._commit_error = str(error)
-        else:
-            self._committed |= changed
-            self._commit_error = ""
-
     def table(self, topic: str) -> LakeTable | None:
         """Return the snapshot of a topic's table after the last plan or commit, None before."""
         return self._tables.get(topic)
@@ -436,6 +412,15 @@ class Archive:
             error, (UnknownTopicOrPartition, TopicAuthorizationFailed)
         )
         progress.goes_on = False
+
+
+def offsets_of(tables: Iterable[LakeTable]) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the archived offsets of tables, for a group."""
+    return {
+        TopicPartition(table.topic, partition): OffsetAndMetadata(number)
+        for table in tables
+        for partition, number in table.archived_up_to.items()
+    }
 
 
 def refuse_unshared(table: LakeTable, ranges: Iterable[ArchivedRange]) -> None:

@@ -76,13 +76,18 @@ class Bounds:
     last_stable_offset: int
 
 
-async def bounds_of(client: Client, topic: Topic) -> dict[int, Bounds]:
-    """Return the bounds of all partitions of a topic. Raises KafkaError."""
+async def bounds_of(client: Client, topic: Topic, ends: Mapping[int, int] | None = None) -> dict[int, Bounds]:
+    """Return the bounds of all partitions of a topic. Raises KafkaError.
+
+    `ends` are the last stable offsets by partition, if the caller has read them.
+    """
     tps = [TopicPartition(topic.name, partition.partition) for partition in topic.partitions]
     # Starts are requested last: records trimmed in between are found missing in a later round, not now.
-    ends = await client.list_offsets(dict.fromkeys(tps, LATEST), isolation_level=READ_COMMITTED)
+    if ends is None:
+        listed = await client.list_offsets(dict.fromkeys(tps, LATEST), isolation_level=READ_COMMITTED)
+        ends = {tp.partition: found.offset for tp, found in listed.items()}
     starts = await log_starts(client, tps)
-    return {tp.partition: Bounds(starts[tp], max(ends[tp].offset, starts[tp])) for tp in tps}
+    return {tp.partition: Bounds(starts[tp], max(ends[tp.partition], starts[tp])) for tp in tps}
 
 
 async def log_starts(client: Client, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:

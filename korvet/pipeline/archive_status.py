@@ -158,7 +158,10 @@ async def _lag(fetcher: Fetcher, tp: TopicPartition, start: int, end: int) -> tu
 
 @frozen
 class Finding:
-    """A fault that an audit has found: the offsets [start, end), and what is wrong with them."""
+    """A fault that an audit has found: the offsets [start, end), and what is wrong with them.
+
+    `topic` is the name of the table. The partition is -1 if a file has several ones, or none is known.
+    """
 
     topic: str
     partition: int
@@ -167,6 +170,8 @@ class Finding:
     what: str
 
     def __str__(self) -> str:
+        if self.partition < 0:
+            return f"{self.topic}: {self.what}"
         return f"{self.topic}-{self.partition} offsets {self.start} to {self.end - 1}: {self.what}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 # The name, or the version, of a client's software (KIP-511).
 SOFTWARE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
@@ -32,6 +33,23 @@ def size_text(count: float) -> str:
         size /= 1000
     number = f"{size:,.0f}" if abs(size) >= 99.95 else f"{size:.1f}".removesuffix(".0")
     return f"{number} {unit}"
+
+
+def time_text(timestamp_ms: int) -> str:
+    """Return a time in milliseconds since 1970 as ISO 8601 in UTC, or its number beyond the year 9999."""
+    seconds, milliseconds = divmod(timestamp_ms, 1000)
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03}Z"
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)
+
+
+def duration_text(ms: int) -> str:
+    """Return a time of the right size: 250 ms, 12 s, 5 min, 3 h, 2 d."""
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
+        if ms >= size:
+            return f"{ms / size:.0f} {unit}"
+    return f"{ms} ms"
 
 
 def is_longer(text: str, limit: int) -> bool:

@@ -171,6 +171,7 @@ class Top(App[str]):
         Binding("3", "tab('brokers')", "Brokers"),
         Binding("4", "tab('connections')", "Connections"),
         Binding("5", "tab('inside')", "Inside"),
+        Binding("6", "tab('lake')", "Lake"),
     ]
 
     def __init__(self, source: WatchedCluster) -> None:

@@ -10,7 +10,8 @@ from attrs import define, field, frozen
 from korvet.client import Client
 from korvet.client.committed_offsets import clock_bits, time_between
 from korvet.client.groups import SHARE, Group, describe_group, list_groups
-from korvet.client.model import EARLIEST, LATEST, TopicPartition
+from korvet.client.lake_tables import ShownTable, lake_tables, reports_in
+from korvet.client.model import EARLIEST, LATEST, OffsetAndMetadata, TopicPartition
 from korvet.client.share_offsets import share_offsets
 from korvet.metrics.reading import Figures, FiguresUnavailable, read_figures
 from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition
@@ -71,6 +72,7 @@ class Sample:
     groups: Mapping[str, GroupState]
     figures: Figures | None = None  # korvet's metrics
     notes: tuple[str, ...] = ()  # reasons for missing values
+    lake: tuple[ShownTable, ...] = ()  # the tables that `korvet lake run` reports
 
 
 @define
@@ -85,7 +87,8 @@ class Sampler:
         """Return a sample. Raises KafkaError if the cluster does not answer."""
         notes: list[str] = []
         topics = await self._topics()
-        groups = await self._groups(topics, notes)
+        lake: list[ShownTable] = []
+        groups = await self._groups(topics, lake, notes)
         return Sample(
             time.monotonic(),
             self.client.cluster_id,
@@ -95,6 +98,7 @@ class Sampler:
             groups,
             await self._figures(notes),
             tuple(notes),
+            tuple(lake),
         )
 
     async def _topics(self) -> dict[str, TopicState]:
@@ -127,7 +131,10 @@ class Sampler:
             return {}
         return {tp: each.offset for tp, each in listed.items()}
 
-    async def _groups(self, topics: Mapping[str, TopicState], notes: list[str]) -> dict[str, GroupState]:
+    async def _groups(
+        self, topics: Mapping[str, TopicState], lake: list[ShownTable], notes: list[str]
+    ) -> dict[str, GroupState]:
+        """Return the groups, and append the tables that a group's committed offsets report to `lake`."""
         try:
             listed = await list_groups(self.client)
         except KafkaError as error:
@@ -138,28 +145,40 @@ class Sampler:
             notes.append(f"members and lag of the first {MOST_GROUPS} of {len(listed):,} groups only")
         for each in listed[:MOST_GROUPS]:
             try:
-                found[each.group_id] = await self._group(each.group_id, topics)
+                found[each.group_id] = await self._group(each.group_id, topics, lake)
             except KafkaError as error:
                 notes.append(f"{each.group_id}: {error.message}")
         return found
 
-    async def _group(self, group_id: str, topics: Mapping[str, TopicState]) -> GroupState:
+    async def _group(
+        self, group_id: str, topics: Mapping[str, TopicState], lake: list[ShownTable]
+    ) -> GroupState:
         group = await describe_group(self.client, group_id)
         clients = {tp: member.client_id for member in group.members for tp in member.assignment}
         lags = {}
-        for tp, offset in sorted((await self._next_offsets(group)).items()):
+        offsets = await self._next_offsets(group)
+        for tp, at in sorted(offsets.items()):
             topic = topics.get(tp.topic)
             if topic is not None and (partition := topic.partitions.get(tp.partition)) is not None:
-                lags[tp] = lag_of(offset, partition, topic.bits, clients.get(tp, ""))
+                lags[tp] = lag_of(at.offset, partition, topic.bits, clients.get(tp, ""))
+        reported = {name: topics[name] for name in reports_in(offsets) if name in topics}
+        lake += lake_tables(
+            offsets,
+            {
+                name: {number: (each.start, each.end) for number, each in topic.partitions.items()}
+                for name, topic in reported.items()
+            },
+            [name for name, topic in reported.items() if topic.bits is not None],
+            time.time() * 1000,
+        )
         return GroupState(group.state, len(group.members), lags)
 
-    async def _next_offsets(self, group: Group) -> dict[TopicPartition, int]:
+    async def _next_offsets(self, group: Group) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the committed offsets, or the start offsets of a share group."""
         if group.protocol_type == SHARE:
             found = await share_offsets(self.client, group.group_id)
-            return {each.tp: each.start for each in found if each.start is not None}
-        committed = await self.client.committed(group.group_id)
-        return {tp: each.offset for tp, each in committed.items()}
+            return {each.tp: OffsetAndMetadata(each.start) for each in found if each.start is not None}
+        return await self.client.committed(group.group_id)
 
     async def _figures(self, notes: list[str]) -> Figures | None:
         if self.metrics is None:

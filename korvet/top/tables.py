@@ -10,6 +10,7 @@ from attrs import frozen
 from korvet.client.model import TopicPartition
 from korvet.metrics import names
 from korvet.metrics.reading import SECTIONS, Figures, rate, stated
+from korvet.protocol.text import duration_text, size_text, time_text
 from korvet.top.sampling import GroupState, Lag, Sample, TopicState
 
 UNKNOWN = "-"
@@ -47,6 +48,7 @@ BROKERS = ("broker", "address", "leads", "role")
 PARTITIONS = ("partition", "leader", "start", "end", "records", "in/s")
 CONNECTIONS = ("client software", "version", "listener", "connections")
 INSIDE = ("area", "what", "value")
+LAKE = ("topic", "table", "state", "fresh until", "lag", "lag/s", "files", "size", "report", "path", "error")
 COMMITTED = ("topic", "partition", "committed", "end", "lag", "client")
 #: The columns whose cells are right-aligned numbers.
 NUMBERS = {
@@ -61,6 +63,10 @@ NUMBERS = {
     "end",
     "committed",
     "connections",
+    "lag/s",
+    "files",
+    "size",
+    "report",
 }
 RECEIVED, SENT = names.TOPIC_RECEIVED_RECORDS_TOTAL, names.TOPIC_SENT_RECORDS_TOTAL
 
@@ -158,6 +164,32 @@ class Tables:
                 lag.client_id,
             )
             for tp, lag in group.lags.items()
+        ]
+
+    def lake(self) -> list[Row]:
+        """Return the tables that `korvet lake run` reports: lag in records and in seconds, age of the report."""
+        return [
+            row(
+                f"{each.topic} {each.kind} {each.path}",
+                each.topic,
+                each.kind,
+                each.state,
+                (
+                    UNKNOWN if each.fresh_until_ms is None else time_text(each.fresh_until_ms),
+                    each.fresh_until_ms or -1,
+                ),
+                each.lag_records,
+                each.lag_s,
+                each.files,
+                (
+                    UNKNOWN if each.bytes is None else size_text(each.bytes),
+                    -1 if each.bytes is None else each.bytes,
+                ),
+                (f"{duration_text(round(each.age_s) * 1000)} ago", each.age_s),
+                each.path,
+                each.error or "",
+            )
+            for each in self.now.lake
         ]
 
     # --- Rates ------------------------------------------------------------------------------------------
@@ -272,14 +304,6 @@ def total(lags: Mapping[TopicPartition, Lag]) -> tuple[str, float]:
     return " and ".join(parts), float(sum(counted) + max(timed, default=0))
 
 
-def duration_text(ms: int) -> str:
-    """Return a time of the right size: 250 ms, 12 s, 5 min, 3 h, 2 d."""
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
-        if ms >= size:
-            return f"{ms / size:.0f} {unit}"
-    return f"{ms} ms"
-
-
 def arranged(rows: Sequence[Row], *, column: int, is_descending: bool, words: str = "") -> list[Row]:
     """Return the rows whose keys contain `words`, sorted by a column and then by key."""
     chosen = sorted((each for each in rows if words.lower() in each.key.lower()), key=lambda each: each.key)
@@ -297,6 +321,9 @@ ALL: Mapping[str, tuple[Sequence[str], Callable[[Tables], list[Row]]]] = {
     "brokers": (BROKERS, Tables.brokers),
     "connections": (CONNECTIONS, Tables.connection_rows),
     "inside": (INSIDE, Tables.inside),
+    "lake": (LAKE, Tables.lake),
 }
 #: The names of the tables that only metrics fill.
 BY_METRICS = ("connections", "inside")
+#: The names of the tables that only `korvet lake run` fills.
+BY_REPORTS = ("lake",)

@@ -24,6 +24,7 @@ from korvet.web.pages import (
     archive,
     cluster,
     groups,
+    lake,
     live,
     login,
     produce,
@@ -126,6 +127,7 @@ def routes(site: Site) -> list[Route]:
         *action("/access/user", access_actions.set_password, access_actions.user_form),
         *action("/access/user/delete", access_actions.delete_user),
         *action("/access/quota", access_actions.set_quota, access_actions.quota_form),
+        Route("/lake", page(lake.lake)),
         Route("/archive", page(archive.archive)),
         Route("/static/{name}", _static(static_files())),
     ]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
-from korvet.protocol.text import size_text
+from korvet.protocol import text
 
 DASH = "–"
 
@@ -16,15 +14,16 @@ def count(number: int | None) -> str:
 
 def data_size(number: int | None) -> str:
     """Return a number of bytes with a unit, or a dash if it is unknown."""
-    return DASH if number is None or number < 0 else size_text(number)
+    return DASH if number is None or number < 0 else text.size_text(number)
 
 
-def time_text(timestamp_ms: int) -> str:
-    """Return a time in milliseconds since 1970 as ISO 8601 in UTC, or a dash if there is none."""
-    if timestamp_ms < 0:
+def duration(seconds: float | None) -> str:
+    """Return a time in seconds with a unit, or a dash if it is unknown."""
+    if seconds is None:
         return DASH
-    seconds, milliseconds = divmod(timestamp_ms, 1000)
-    try:
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03}Z"
-    except (OverflowError, ValueError, OSError):  # beyond the year 9999
-        return str(timestamp_ms)
+    return f"{seconds:.0f} s" if seconds < 60 else text.duration_text(round(seconds * 1000))
+
+
+def time_text(timestamp_ms: int | None) -> str:
+    """Return a time in milliseconds since 1970 as ISO 8601 in UTC, or a dash if there is none."""
+    return DASH if timestamp_ms is None or timestamp_ms < 0 else text.time_text(timestamp_ms)

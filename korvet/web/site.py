@@ -71,7 +71,9 @@ def environment() -> Environment:
         auto_reload=False,
     )
     templates.globals.update(version=korvet.__version__, url=url)
-    templates.filters.update(bytes=formats.data_size, count=formats.count, time=formats.time_text)
+    templates.filters.update(
+        bytes=formats.data_size, count=formats.count, time=formats.time_text, duration=formats.duration
+    )
     return templates
 
 

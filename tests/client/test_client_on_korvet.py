@@ -20,8 +20,10 @@ from korvet.client import (
     TopicPartition,
     open_client,
 )
+from korvet.client.groups import list_groups
 from korvet.protocol.compression import Codec
 from korvet.protocol.errors import (
+    BrokerNotAvailable,
     InvalidConfig,
     InvalidTopicException,
     OffsetOutOfRange,
@@ -213,3 +215,8 @@ async def test_client_waits_for_a_killed_broker() -> None:
 
             assert [b"after"] == [record.value for record in await read(client, T0)]
             assert [0] == [where.offset for where in produced]
+
+
+async def test_request_to_a_broker_that_has_left_is_refused_in_one_line(client: Client) -> None:
+    with pytest.raises(BrokerNotAvailable, match="Broker 99 is not in the cluster any more"):
+        await list_groups(client, node_ids=[99])

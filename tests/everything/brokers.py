@@ -117,6 +117,8 @@ def everything(case: Case, authority: Authority) -> Iterator[BrokerWithEverythin
             "lake.url": f"{folder}/lake",
             "group.initial.rebalance.delay.ms": "0",
             "log.cleaner.backoff.ms": "200",
+            "log.retention.check.interval.ms": "500",
+            "remote.log.manager.task.interval.ms": "500",
         }
         options = ["--metrics", "127.0.0.1:0", "--web", "127.0.0.1:0", *case.options()]
         traces = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{receiver.port}"}

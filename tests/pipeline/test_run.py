@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from random import Random
 
 import duckdb
 import pytest
 
-from korvet.client import Record
+from korvet.client import LATEST, Client, Record, TopicPartition
 from korvet.client.administration import SET, TOPIC, Resource, add_partitions, alter_settings
+from korvet.client.lake_tables import ShownTable, lake_tables, reporting_groups, reports_in
+from korvet.lake.compacting import Compaction
 from korvet.lake.location import Location
 from korvet.lake.table import LakeTable
 from korvet.pipeline.archive_status import audit_table
+from korvet.pipeline.cluster import Connecting
+from korvet.pipeline.decoding.joining import DecodedJoins
+from korvet.pipeline.decoding.tables import DecodedTable
 from korvet.pipeline.run.runner import Run
 from korvet.pipeline.run.schedule import State
-from tests.lake.iceberg_reading import rows_of_iceberg
+from tests.lake.iceberg_reading import reading, rows_of_iceberg
 from tests.lake.replay import live_files, rows_of
 from tests.pipeline.archiving import archived, growing, log_of, values, without_times
 from tests.pipeline.lake_runs import killed_after, run_of, run_once, running, seed, written
@@ -181,14 +188,39 @@ def test_one_round_archives_all_tables_that_are_due(memory: Cluster, topic: str,
 @pytest.mark.usefixtures("no_other_topics")
 def test_small_files_are_joined_while_it_runs(memory: Cluster, topic: str, tmp_path: Path) -> None:
     memory.create(topic)
-    file = written(tmp_path, f"[topics.{topic}]\n")
-    for count in range(20):
-        memory.produce(topic, values(5, first=5 * count))
+    file = written(tmp_path, f"[topics.{topic}]\ndecode = 'json'\niceberg = true\n")
+    for _ in range(20):
+        memory.produce(topic, [*objects(5), Record(b"{")])
         run = run_once(memory, file)
 
-    assert 5 == len(live_files(tmp_path / "lake" / topic))
-    assert {"below_1MB": 5, "below_8MB": 0, "below_64MB": 0, "larger": 0} == run.statuses[0].files
+    typed = tmp_path / "lake-typed" / topic
+    sizes = {"below_1MB": 5, "below_8MB": 0, "below_64MB": 0, "larger": 0}
+    status = run.statuses[0]
+    assert status.typed is not None
+    assert (sizes, sizes) == (status.files, status.typed.files)
+    for table in (tmp_path / "lake" / topic, typed, typed.with_name(f"{topic}~dlq")):
+        assert 5 == len(live_files(table))
     assert without_times(rows_of(tmp_path / "lake" / topic)) == log_of(memory, topic)
+    assert sorted([*range(5)] * 20) == typed_ids(typed)
+    assert [(100,)] == reading(str(typed / "_iceberg"), "select count(*) from {table}")
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_expired_rows_of_typed_tables_are_dropped_by_their_own_policy(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    day_ms = 24 * 3600 * 1000
+    now_ms = time.time_ns() // 1_000_000
+    days = [Record(b'{"id": %d}' % age, timestamp=now_ms - age * day_ms) for age in (9, 5, 1)]
+    memory.produce(topic, [*days, Record(b"{", timestamp=now_ms - 9 * day_ms)])
+    run_once(memory, written(tmp_path, f"[topics.{topic}]\ndecode = 'json'\n"))
+
+    run_once(memory, written(tmp_path, f"[topics.{topic}]\ndecode = 'json'\nretain_typed = '3d'\n"))
+
+    assert [1] == typed_ids(tmp_path / "lake-typed" / topic)
+    assert [] == live_files(tmp_path / "lake-typed" / f"{topic}~dlq")
+    assert 4 == len(rows_of(tmp_path / "lake" / topic))
 
 
 @pytest.mark.slow
@@ -325,3 +357,230 @@ def test_tables_advance_without_the_catalogue_and_are_mirrored_when_it_is_there(
 
     metadata = max((tmp_path / "lake" / topic / "_iceberg" / "metadata").glob("*.metadata.json"))
     assert rows_of(tmp_path / "lake" / topic) == rows_of_iceberg(str(metadata))
+
+
+def reported(cluster: Cluster, topic: str) -> dict[str, ShownTable]:
+    """Return the tables of a topic that the reports in committed offsets have, by kind."""
+
+    async def read(client: Client) -> list[ShownTable]:
+        tp = TopicPartition(topic, 0)
+        bounds = {topic: {0: (0, (await client.list_offsets({tp: LATEST}))[tp].offset)}}
+        groups = await reporting_groups(client)
+        return [table for each in groups for table in lake_tables(each, bounds, (), time.time() * 1000)]
+
+    return {table.kind: table for table in cluster.run(read)}
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_clients_see_the_tables_and_how_far_they_are_behind(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    memory.produce(topic, objects(10))
+    began_ms = time.time() * 1000
+    file = written(tmp_path, f"[topics.{topic}]\ndecode = 'json'\nlag = '100ms'\n")
+
+    with running(run_of(memory.bootstrap_servers, file)) as run:
+        wait_until(lambda: reported(memory, topic).get("typed", None) is not None)
+        wait_until(lambda: reported(memory, topic)["typed"].lag_records == 0)
+        tables = reported(memory, topic)
+        run.stop()
+    memory.produce(topic, objects(3))
+    ended = reported(memory, topic)
+
+    for kind, path in (("archive", tmp_path / "lake" / topic), ("typed", tmp_path / "lake-typed" / topic)):
+        table = tables[kind]
+        assert (str(path), "current", 0, 0.0, None) == (
+            table.path, table.state, table.lag_records, table.lag_s, table.error,
+        )  # fmt: skip
+        assert table.fresh_until_ms is not None
+        assert began_ms - 1 <= table.fresh_until_ms <= time.time() * 1000
+        assert len(live_files(path)) == table.files
+        assert ("ended", 3) == (ended[kind].state, ended[kind].lag_records)
+    assert (ended["archive"].lag_s or 0) > 0
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_table_that_was_never_read_is_reported_with_its_error(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    memory.create(topic)
+    memory.produce(topic, objects(4))
+    (tmp_path / "lake" / topic).mkdir(parents=True)
+    (tmp_path / "lake" / topic / "file").touch()
+
+    run_once(memory, written(tmp_path, f"[topics.{topic}]\n"))
+
+    table = reported(memory, topic)["archive"]
+    assert (4, None, None) == (table.lag_records, table.lag_s, table.files)
+    assert "is not a Delta table, and not empty" in (table.error or "")
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_report_of_a_killed_run_becomes_old(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic)
+    memory.produce(topic, objects(4))
+    run = run_of(memory.bootstrap_servers, written(tmp_path, f"[topics.{topic}]\n"))
+    run.round()  # and nothing after it
+
+    tp = TopicPartition(topic, 0)
+    (committed,) = memory.run(reporting_groups)
+    reports = reports_in(committed)
+
+    (later,) = lake_tables(committed, {topic: {0: (0, 9)}}, (), reports[topic].at_ms + 61_000)
+    assert ("no report", 5, 4) == (later.state, later.lag_records, committed[tp].offset)
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_unchanged_tables_are_reported_in_an_interval(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic)
+    memory.produce(topic, objects(4))
+    run = run_of(memory.bootstrap_servers, written(tmp_path, f"[topics.{topic}]\n"))
+    now = time.monotonic()
+    run.clock = lambda: now
+
+    def reported_ms() -> int:
+        (committed,) = memory.run(reporting_groups)
+        return reports_in(committed)[topic].at_ms
+
+    run.round()
+    run.round()  # the state is known since
+    first = reported_ms()
+    run.round()
+    assert first == reported_ms()
+    now += 10
+    run.round()
+    assert first < reported_ms()
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_files_stay_while_the_iceberg_table_has_them(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic)
+    memory.produce(topic, objects(4))
+    file = written(
+        tmp_path,
+        f"""
+        [defaults]
+        iceberg = true
+        decode = "json"
+        keep_files = "24h"
+        [topics.{topic}]
+        [catalog]
+        type = "sql"
+        uri = "sqlite:///{tmp_path}/away/catalogue.db"
+        """,
+    )
+    run = run_of(memory.bootstrap_servers, file)
+    now = time.monotonic()
+    run.clock = lambda: now
+    tables = [tmp_path / "lake" / topic, tmp_path / "lake-typed" / topic]
+
+    def left_behind() -> list[Path]:
+        return [path for table in tables for path in table.glob("killed.parquet")]
+
+    run.round()
+    for table in tables:
+        (table / "killed.parquet").touch()
+        os.utime(table / "killed.parquet", (0, 0))
+    now += 2 * 24 * 3600
+    run.round()
+    assert "mirror: " in errors(run)[topic]
+    assert 2 == len(left_behind())
+
+    (tmp_path / "away").mkdir()
+    now += 600
+    run.round()
+    assert {} == errors(run)
+    assert 2 == len(left_behind())  # readers of older snapshots
+    now += 24 * 3600
+    memory.produce(topic, objects(1))
+    run.round()
+    assert [] == left_behind()
+
+
+def left_after_outage(cluster: Cluster, topic: str, folder: Path, *, away: bool) -> bool:
+    """Return True if a run keeps an old file that no table references, while its catalogue is away or not."""
+    file = written(
+        folder,
+        f"""
+        [topics.{topic}]
+        iceberg = true
+        [catalog]
+        type = "sql"
+        uri = "sqlite:///{folder}/{"away/" if away else ""}catalogue.db"
+        """,
+    )
+    left = folder / "lake" / topic / "killed.parquet"
+    left.touch()
+    os.utime(left, (0, 0))
+    run_of(cluster.bootstrap_servers, file).round()
+    return left.exists()
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_run_removes_no_file_before_its_first_mirror(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic)
+    memory.produce(topic, objects(4))
+    archived(memory.bootstrap_servers, topic, tmp_path / "lake")
+
+    assert left_after_outage(memory, topic, tmp_path, away=True)
+    assert not left_after_outage(memory, topic, tmp_path, away=False)
+
+
+@pytest.mark.usefixtures("no_other_topics")
+@pytest.mark.parametrize("iceberg", ["false", "true"])
+def test_files_of_commits_that_the_run_has_not_seen_stay(
+    memory: Cluster, topic: str, tmp_path: Path, iceberg: str
+) -> None:
+    memory.create(topic)
+    file = written(
+        tmp_path, f"defaults.iceberg = {iceberg}\n[topics.{topic}]\nkeep_files = '24h'\ndecode = 'json'\n"
+    )
+    for _ in range(3):
+        memory.produce(topic, objects(5))
+        run_once(memory, file)
+    run = run_of(memory.bootstrap_servers, file)
+    now = time.monotonic()
+    run.clock = lambda: now
+    run.round()
+    run.round()
+    typed = Location.parse(str(tmp_path / "lake-typed")).child(topic)
+    DecodedJoins(DecodedTable.found(typed)).run()
+    Compaction(LakeTable.open(Location.parse(str(tmp_path / "lake")), topic)).run()
+    tables = [tmp_path / "lake" / topic, tmp_path / "lake-typed" / topic]
+    joined = [Path(path) for table in tables for path in live_files(table)]
+    for path in joined:
+        os.utime(path, (0, 0))
+
+    for _ in range(3):
+        now += 24 * 3600
+        run.round()
+
+    assert {} == errors(run)
+    assert [True, True] == [path.exists() for path in joined]
+    assert sorted([*range(5)] * 3) == typed_ids(tables[1])
+    if iceberg == "true":
+        assert [(15,)] == reading(str(tables[1] / "_iceberg"), "select count(*) from {table}")
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_round_with_records_connects_twice(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    """It asks for what is there, and reports what it did. Workers have connections of their own."""
+    opened: list[str] = []
+
+    class Counted(Connecting):
+        def open(self) -> AbstractAsyncContextManager[Client]:
+            opened.append(self.client_id)
+            return super().open()
+
+    memory.create(topic)
+    made = run_of(memory.bootstrap_servers, written(tmp_path, f"[topics.{topic}]\nlag = '100ms'\n"))
+    run = Run(made.file, Counted(memory.bootstrap_servers), made.places, made.workers)
+    run.round()
+    memory.produce(topic, objects(4))
+
+    while not any(status.records for status in run.statuses):
+        opened.clear()
+        run.round()
+
+    assert 2 == len(opened)

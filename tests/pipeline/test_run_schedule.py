@@ -146,6 +146,9 @@ def test_retention_and_vacuum_are_due_once_in_their_interval() -> None:
     assert [True, False, True] == [made.retain_is_due(at) for at in (0, 3599, 3600)]
     assert not schedule().retain_is_due(0)
     assert [True, False, True] == [made.vacuum_is_due(at, None) for at in (0, 86_399, 86_400)]
+    assert [True, False] == [made.vacuum_is_due(at, None, "typed") for at in (0, 86_399)]
+    made.postpone_vacuums(100_000)
+    assert [False, True] == [made.vacuum_is_due(at, None) for at in (186_399, 186_400)]
     assert not schedule().vacuum_is_due(0, -3600.0)  # an earlier run has done it
 
 

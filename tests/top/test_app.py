@@ -17,6 +17,8 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from korvet.client import Record, open_client
+from korvet.client.groups import delete_group
+from korvet.client.lake_tables import ARCHIVE, Report, ReportedTable
 from korvet.client.model import OffsetAndMetadata, TopicPartition
 from korvet.client.security import PLAINTEXT, Sasl, Security
 from korvet.protocol.errors import KafkaError
@@ -147,6 +149,39 @@ def test_keys_sort_find_and_open(broker: KorvetProcess) -> None:
 
     app = run(source(broker), use)
     assert app.return_code == 0
+
+
+def test_tables_of_a_run_are_shown_until_it_is_lost(broker: KorvetProcess) -> None:
+    now_ms = round(time.time() * 1000)
+    table = ReportedTable(ARCHIVE, "/lake/orders", now_ms, 3, 2_500)
+
+    async def report(at_ms: int) -> None:
+        made = Report(at_ms, "failed", (table,), "no [bold]catalogue")
+        at = OffsetAndMetadata(0, metadata=made.to_text())
+        async with open_client(broker.bootstrap_servers) as client:
+            await client.commit("run", {TopicPartition("orders", 1): at})
+
+    async def use(app: Top, pilot: Pilot[str]) -> None:
+        await asyncio.to_thread(trio.run, report, now_ms)
+        await pilot.press("6")
+        lake = app.query_one("#lake-table", Table)
+        await until(pilot, lambda: lake.row_count == 1 and cells(lake)[0][2] == "failed")
+        row = cells(lake)[0]
+        assert ["orders", "archive", "3", "2.5 kB", "/lake/orders", "no [bold]catalogue"] == [
+            *row[:2],
+            *row[6:8],
+            *row[9:],
+        ]
+        await asyncio.to_thread(trio.run, report, now_ms - 61_000)
+        await until(pilot, lambda: cells(lake)[0][2] == "no report")
+        await asyncio.to_thread(trio.run, forget, broker.bootstrap_servers)
+
+    run(source(broker), use)
+
+
+async def forget(servers: str) -> None:
+    async with open_client(servers) as client:
+        await delete_group(client, "run")
 
 
 def test_keys_that_arrive_with_the_one_that_opens_the_search_are_its_text(broker: KorvetProcess) -> None:

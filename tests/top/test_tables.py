@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from attrs import evolve
 
+from korvet.client.lake_tables import ShownTable
 from korvet.client.model import TopicPartition
 from korvet.metrics.reading import Figures
+from korvet.protocol.text import duration_text
 from korvet.top.sampling import GroupState, Lag, PartitionState, Sample, TopicState, lag_of
-from korvet.top.tables import Tables, arranged, duration_text, row
+from korvet.top.tables import Tables, arranged, row
 
 BITS = 10
 
@@ -154,3 +157,28 @@ def test_without_metrics_the_inside_is_empty() -> None:
     tables = Tables(sample(1.0, {}))
 
     assert ([], []) == (tables.connection_rows(), tables.inside())
+
+
+def test_tables_of_the_lake_show_their_lag_and_their_error() -> None:
+    current = ShownTable(
+        "t", "archive", "/lake/t", "current", None, 1_790_000_000_000, 7, 12.4, 3, 2_500, 2.0
+    )
+    unknown = ShownTable("u", "typed", "/typed/u", "failed", "bad row", None, None, None, None, None, 90.0)
+    tables = Tables(evolve(sample(1.0, {}), lake=(current, unknown)))
+
+    assert [
+        (
+            "t",
+            "archive",
+            "current",
+            "2026-09-21T14:13:20.000Z",
+            "7",
+            "12",
+            "3",
+            "2.5 kB",
+            "2 s ago",
+            "/lake/t",
+            "",
+        ),
+        ("u", "typed", "failed", "-", "-", "-", "-", "-", "2 min ago", "/typed/u", "bad row"),
+    ] == [each.cells for each in tables.lake()]

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ import pytest
 import trio
 
 from korvet.client import Client, OffsetAndMetadata, Record, TopicPartition, open_client
+from korvet.client.lake_tables import ARCHIVE, Report, ReportedTable
 from tests.processes import KorvetProcess
 from tests.web.browsing import chromium
 
@@ -46,6 +48,7 @@ PATHS = (
     "/brokers",
     "/brokers/1",
     "/access",
+    "/lake",
     "/nothing",
 )
 
@@ -61,6 +64,10 @@ async def fill(servers: str) -> None:
         offsets = {TopicPartition("orders", p): OffsetAndMetadata(10 + 5 * p) for p in range(3)}
         await client.commit("billing", offsets)
         await client.commit("dashboard", {TopicPartition("orders", 0): OffsetAndMetadata(0)})
+        table = ReportedTable(ARCHIVE, "s3://bucket/lake/orders", BEGIN_MS, 12, 48_000_000)
+        report = Report(round(time.time() * 1000), "failed", (table,), EVIL)
+        archived = OffsetAndMetadata(20, metadata=report.to_text())
+        await client.commit("korvet-lake", {TopicPartition("orders", 0): archived})
 
 
 def order(number: int) -> Record:
@@ -134,6 +141,18 @@ def test_pages_fit_on_a_phone_and_name_every_control(page: Page) -> None:
         assert [] == unnamed, (path, snapshot)
     page.goto("/topics/orders/records")
     keep(page, "web-phone")
+
+
+def test_tables_of_the_lake_are_listed_with_their_errors(page: Page) -> None:
+    page.goto("/topics")
+    page.get_by_role("link", name="Lake").click()
+
+    row = page.get_by_role("row").nth(1)
+    assert ["failed", "12", "48 MB"] == [
+        row.get_by_role("cell").nth(number).inner_text() for number in (1, 5, 6)
+    ]
+    assert EVIL == page.locator("td.fault").inner_text()
+    assert "Lake · korvet" == page.title()
 
 
 def test_contents_of_records_run_no_script(page: Page) -> None:

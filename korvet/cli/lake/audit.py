@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 from attrs import frozen
 
 from korvet.cli.lake.options import (
-    archives,
     config_file,
+    korvet_tables,
     lake_location,
     needing_extra,
     parsed_location,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from korvet.client import Client
     from korvet.lake.table import LakeTable
     from korvet.pipeline.archive_status import Finding
+    from korvet.pipeline.decoding.tables import DecodedTable
 
 Result = tuple[dict[str, int], "list[Finding]", dict[str, str]]
 
@@ -47,6 +49,8 @@ def command(
 ) -> None:
     """Verify that all archived records are in the tables, and list missing ones.
 
+    Typed tables, in their location, are audited without the archive: for lost and damaged files, and repeated rows.
+
     Each table's commits must follow each other without a gap, its files must hold what the commits added, and what
     the broker still has must be in them, offset by offset. With --checksums, the records must be those that were
     committed, byte by byte. Erased records are not missing. Gaps that --accept-gap has passed over are listed. Exits
@@ -56,21 +60,37 @@ def command(
     with needing_extra():
         import trio
 
+        from korvet.lake.errors import LakeError
         from korvet.lake.table import LakeTable
         from korvet.pipeline.archive_status import audit
-    names = archives(location, topics)
+        from korvet.pipeline.decoding.auditing import audit_decoded
+        from korvet.pipeline.decoding.tables import DecodedTable, open_table
+    decoded: dict[str, DecodedTable] = {}
+    names = korvet_tables(location, topics)
+    for name in names:
+        with suppress(LakeError):  # the audit reports it
+            table = open_table(location, name)
+            if isinstance(table, DecodedTable):
+                decoded[name] = table
+    archived = [name for name in names if name not in decoded]
 
     with Progress("proved", unit="bytes") as progress:
         counting = Counting(progress)
 
         async def audited(client: Client | None) -> Result:
-            return await audit(client, location, names, checksums=checksums, on_progress=counting)
+            return await audit(client, location, archived, checksums=checksums, on_progress=counting)
 
-        result: Result = trio.run(audited, None) if offline else with_client(servers, audited)
-    sound, findings, failures = result
-    report = Report(
-        sound, {topic: LakeTable.open(location, topic) for topic in sound}, tuple(findings), failures
-    )
+        needs_broker = archived and not offline
+        result: Result = with_client(servers, audited) if needs_broker else trio.run(audited, None)
+        sound, findings, failures = result
+        for name, typed in decoded.items():
+            try:
+                findings += audit_decoded(typed, name, checksums=checksums, on_progress=counting)
+            except LakeError as error:
+                failures[name] = str(error)
+    tables = {topic: LakeTable.open(location, topic) for topic in sound}
+    decoded = {name: table for name, table in decoded.items() if name not in failures}
+    report = Report(sound, tables, decoded, tuple(findings), failures)
     if as_json:
         print_json(report.to_json())
     else:
@@ -86,6 +106,7 @@ class Report:
 
     partitions: dict[str, int]
     tables: dict[str, LakeTable]
+    decoded: dict[str, DecodedTable]
     findings: tuple[Finding, ...]
     failures: dict[str, str]
 
@@ -95,6 +116,7 @@ class Report:
         return {
             "topics": self.partitions,
             "records": {topic: record_count(table) for topic, table in self.tables.items()},
+            "rows": {name: table.row_count for name, table in self.decoded.items()},
             "erased": {topic: erased_count(table) for topic, table in self.tables.items()},
             "accepted_gaps": [
                 {"topic": topic, "partition": gap.partition, "start": gap.start, "end": gap.end}
@@ -116,6 +138,10 @@ class Report:
             for gap in table.gaps:
                 offsets = f"offsets {gap.start} to {gap.end - 1}"
                 yield f"{topic}-{gap.partition} {offsets}: not archived, the gap was accepted"
+        for name, decoded in self.decoded.items():
+            count = sum(finding.topic == name for finding in self.findings)
+            result = f"{count} findings" if count else f"as written, in {len(decoded.files):,} files"
+            yield f"{name}: {decoded.row_count:,} rows, {result}"
         for topic, error in self.failures.items():
             yield f"{topic}: {error}"
 

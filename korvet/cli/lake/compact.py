@@ -1,4 +1,4 @@
-"""`korvet lake compact`: join the small files of archives into larger ones."""
+"""`korvet lake compact`: join the small files of archives and typed tables into larger ones."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import click
 from attrs import asdict
 
 from korvet.cli.lake.options import (
-    archives,
     config_file,
+    korvet_tables,
     lake_location,
     needing_extra,
     parsed_location,
@@ -51,17 +51,18 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Compact the small files of archives into larger ones.
+    """Compact the small files of archives and of typed tables into larger ones.
 
-    Rows, their order and archived offsets do not change, and an archiver may run concurrently. Files that are already
-    joined are skipped. korvet lake vacuum removes the small files once no reader can need them any more.
+    Rows and archived or decoded offsets do not change, nor does the order of archived records, and an archiver or a
+    decoder may run concurrently. Files that are already joined are skipped. For typed tables, name their location with
+    --lake. korvet lake vacuum removes the small files once no reader can need them any more.
     """
     location = parsed_location(lake, storage_texts)
     with needing_extra():
         from korvet.lake.compacting import Compacted
         from korvet.lake.errors import LakeError
     results: dict[str, Compacted] = {}
-    for name in archives(location, topics):
+    for name in korvet_tables(location, topics):
         result = results[name] = Compacted()
         try:
             compact(result, location, name, target_bytes, dry_run=dry_run)
@@ -82,17 +83,24 @@ def compact(result: Compacted, location: Location, topic: str, target_bytes: int
     from korvet.lake.compacting import Compaction
     from korvet.lake.retrying import retried
     from korvet.lake.table import LakeTable
+    from korvet.pipeline.decoding.joining import DecodedJoins
+    from korvet.pipeline.decoding.tables import open_table
 
-    compaction = Compaction(retried(lambda: LakeTable.open(location, topic)), target_bytes, done=result)
+    table = retried(lambda: open_table(location, topic))
+    joins: Compaction | DecodedJoins
+    if isinstance(table, LakeTable):
+        joins = Compaction(table, target_bytes, done=result)
+    else:
+        joins = DecodedJoins(table, target_bytes, done=result)
     if dry_run:
-        for group in compaction.groups():
+        for group in joins.groups():
             result.files_before += len(group.files)
             result.files_after += len(group.chunks)
             result.bytes_before += sum(file.size for file in group.files)
         return
     with Progress(f"{topic}: joined", unit="bytes") as progress:
-        compaction.on_progress = Counting(progress)
-        compaction.run()
+        joins.on_progress = Counting(progress)
+        joins.run()
 
 
 def summary(result: Compacted, *, dry_run: bool) -> str:

@@ -170,6 +170,29 @@ def archives(location: Location, topics: str | None) -> list[str]:
     return names
 
 
+def korvet_tables(location: Location, topics: str | None) -> list[str]:
+    """Return the comma-separated `topics`, or the names of all archives, typed and dlq tables.
+
+    Raises LakeError, and NoTable if there is none.
+    """
+    if topics is not None:
+        return [name for name in topics.split(",") if name]
+    with needing_extra():
+        from korvet.lake.errors import WrongTable
+        from korvet.pipeline.archive_status import tables_in
+        from korvet.pipeline.decoding.tables import open_table
+    names = []
+    for name in tables_in(location):
+        try:
+            open_table(location, name)
+        except WrongTable:
+            continue
+        names.append(name)
+    if not names:
+        raise no_archive(location)
+    return names
+
+
 def no_archive(location: Location) -> LakeError:
     """Return the error for a location without archives."""
     from korvet.lake.errors import NoTable

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from korvet.cli.lake.options import (
-    archives,
     config_file,
+    korvet_tables,
     lake_location,
     needing_extra,
     parsed_location,
@@ -29,15 +29,16 @@ def command(
 ) -> None:
     """Remove files that no table references.
 
-    These are files that compaction and deletion have replaced, and files that killed archivers left behind.
+    These are files that compaction and deletion have replaced, and files that killed jobs left behind. Typed tables are
+    vacuumed as archives are: name their location with --lake.
     """
     location = parsed_location(lake, storage_texts)
     with needing_extra():
-        from korvet.lake.table import LakeTable
         from korvet.lake.vacuuming import vacuum
-    names = archives(location, topics)
+        from korvet.pipeline.decoding.tables import open_table
+    names = korvet_tables(location, topics)
     for name in names:
-        removed = vacuum(LakeTable.open(location, name), retain_hours, dry_run=dry_run)
+        removed = vacuum(open_table(location, name), retain_hours, dry_run=dry_run)
         for path in removed if dry_run else ():
             click.echo(f"{name}/{path}")
         click.echo(f"{name}: {len(removed):,} files {'would be' if dry_run else 'were'} removed")

@@ -143,7 +143,7 @@ class Mirror:
                     f" {original.version}; --rebuild makes it again."
                 )
             try:
-                added, removed = _commit(table, original)
+                added, removed = _commit(table, original, known)
             except CommitFailedException:
                 continue  # another mirror was first
             except CommitStateUnknownException:
@@ -226,8 +226,11 @@ def live_files(table: Table) -> dict[str, DataFile]:
     }
 
 
-def _commit(table: Table, original: Original) -> tuple[int, int]:
-    """Commit the difference, also if there is none. Return the number of files that were added and removed."""
+def _commit(table: Table, original: Original, known: int | None) -> tuple[int, int]:
+    """Commit the difference, also if there is none. Return the number of files that were added and removed.
+
+    `known` is the version that the Iceberg table shows.
+    """
     transaction = Transaction(table)
     _describe_columns(transaction, original)
     wanted, live = original.data_files(transaction.table_metadata.schema()), live_files(table)
@@ -235,8 +238,10 @@ def _commit(table: Table, original: Original) -> tuple[int, int]:
     gone = [file for path, file in live.items() if path not in wanted]
     mark = {MIRRORED: _mark(original, original.version)}
     if gone:
-        replacing, new = _split(new, gone)
-        removal = _Replacing(_operation(replacing, gone), transaction, table.io, snapshot_properties=mark)
+        moved = None if known is None else original.moved_since(known)
+        replacing, new = _split(new, gone, moved)
+        operation = _operation(replacing, gone, is_moved=moved is not None)
+        removal = _Replacing(operation, transaction, table.io, snapshot_properties=mark)
         for file in gone:
             removal.delete_data_file(file)
         for file in replacing:
@@ -268,14 +273,19 @@ def _describe_columns(transaction: Transaction, original: Original) -> None:
         transaction.set_properties({NAME_MAPPING: mapping})
 
 
-def _split(new: Iterable[DataFile], gone: Collection[DataFile]) -> tuple[list[DataFile], list[DataFile]]:
-    """Return the new files that have rows of files that are gone, and the others."""
+def _split(
+    new: Iterable[DataFile], gone: Collection[DataFile], moved: Collection[str] | None
+) -> tuple[list[DataFile], list[DataFile]]:
+    """Return the new files that have rows of files that are gone, and the others. `moved` names them, if known."""
     ranges = [held for file in gone if (held := file_range(file.file_path)) is not None]
     replacing: list[DataFile] = []
     others: list[DataFile] = []
     for file in new:
-        held = file_range(file.file_path)
-        is_replacement = held is None or any(_overlap(held, each) for each in ranges)
+        if moved is not None:
+            is_replacement = file.file_path in moved
+        else:
+            held = file_range(file.file_path)
+            is_replacement = held is None or any(_overlap(held, each) for each in ranges)
         (replacing if is_replacement else others).append(file)
     return replacing, others
 
@@ -284,13 +294,14 @@ def _overlap(one: FileRange, other: FileRange) -> bool:
     return one.partition == other.partition and one.start < other.end and other.start < one.end
 
 
-def _operation(new: Collection[DataFile], gone: Collection[DataFile]) -> Operation:
+def _operation(new: Collection[DataFile], gone: Collection[DataFile], *, is_moved: bool) -> Operation:
     """Return what a snapshot does: readers of changes may ignore `replace`, whose rows are the same."""
     if not new:
         return Operation.DELETE
+    # Joined files may also have rows of files that were never mirrored, and then have more rows.
     is_same = sum(file.record_count for file in new) == sum(file.record_count for file in gone)
-    is_joined = is_same and all(file_range(file.file_path) is not None for file in new)
-    return Operation.REPLACE if is_joined else Operation.OVERWRITE
+    is_moved = is_moved or all(file_range(file.file_path) is not None for file in new)
+    return Operation.REPLACE if is_same and is_moved else Operation.OVERWRITE
 
 
 class _Replacing(_OverwriteFiles):

@@ -25,6 +25,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
+from korvet.lake.delta_log import DeltaLog
 from korvet.lake.errors import LakeError, NewerFormat, WrongTable
 from korvet.lake.iceberg.table_schema import SCHEMA, SPEC
 from korvet.lake.location import Location
@@ -98,6 +99,17 @@ class Original:
     def schema_hash(self) -> str:
         """A hash of Delta's schema."""
         return hashlib.sha256(self.delta.schema().to_json().encode()).hexdigest()[:32]
+
+    def moved_since(self, version: int) -> set[str] | None:
+        """Return the URLs of the files to which commits after a version have moved rows.
+
+        Return None if one of the commits removed rows, and for archives, whose files state their rows in their names.
+        """
+        if self.is_archive:
+            return None
+        with store_errors(self.location):
+            paths = DeltaLog(self.location).moved(version + 1, self.version)
+        return None if paths is None else {f"{self.location.url}/{path}" for path in paths}
 
     @property
     def spec(self) -> PartitionSpec:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,7 +21,7 @@ import pyarrow.parquet as pq
 from attrs import define, field
 
 from korvet.lake.location import Location
-from korvet.pipeline.decoding.tables import Part
+from korvet.pipeline.decoding.tables import Part, partition_text
 
 MOST_OPEN = 32
 ROW_GROUP_ROWS = 128 * 1024
@@ -153,14 +152,3 @@ class PartWriter:
             file.path, size, modified_ms, file.count, file.partition_values, file.least, file.greatest
         )
         self.parts.append(part)
-
-
-def partition_text(value: Any) -> str | None:
-    """Return a partition column's value in the format of Delta's log."""
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
-    return str(value)

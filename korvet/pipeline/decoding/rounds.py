@@ -92,6 +92,9 @@ class Decoding:
     once: bool = False
     #: Called with the name of each step before it begins. Tests kill the process between steps.
     on_step: Callable[[str], None] = lambda _: None
+    #: The newest snapshots of the tables, None if they do not exist.
+    typed: DecodedTable | None = field(default=None, init=False)
+    dlq: DecodedTable | None = field(default=None, init=False)
     _archive: LakeTable | None = field(default=None, init=False)
     _ends: Mapping[int, int] | None = field(default=None, init=False)
     _noted: set[str] = field(factory=set, init=False)
@@ -103,6 +106,7 @@ class Decoding:
         """
         archive = self._open_archive()
         typed, dlq = self._find(self.typed_location, TYPED), self._find(self.dlq_location, DLQ)
+        self.typed, self.dlq = typed, dlq
         plan = self._plan(archive, typed, dlq)
         if not plan.spans:
             return None
@@ -316,24 +320,26 @@ class Decoding:
         self.on_step("before commit")
         if dlq is not None and plan.behind == "typed":
             if outcome.dlq_parts:  # bad now, although they were not in the interrupted round
-                dlq.append(outcome.dlq_parts)
+                self.dlq = dlq.append(outcome.dlq_parts)
         elif dlq is not None:
-            dlq.commit(plan.spans, outcome.dlq_parts)
+            self.dlq = dlq.commit(plan.spans, outcome.dlq_parts)
         self.on_step("between commits")
         if plan.behind != "dlq":
-            self._commit_typed(typed, plan.spans, outcome.typed_parts, has_framed_keys=has_framed_keys)
+            self.typed = self._commit_typed(
+                typed, plan.spans, outcome.typed_parts, has_framed_keys=has_framed_keys
+            )
         self.on_step("after commit")
 
     def _commit_typed(
         self, typed: DecodedTable, spans: Sequence[Span], parts: Sequence[Part], *, has_framed_keys: bool
-    ) -> None:
+    ) -> DecodedTable:
         if not self.specification.upsert:
-            typed.commit(spans, parts)
-            return
-        upserting.merge(typed, spans, parts, has_framed_keys=has_framed_keys)
+            return typed.commit(spans, parts)
+        merged = upserting.merge(typed, spans, parts, has_framed_keys=has_framed_keys)
         folders = {part.path.rpartition("/")[0] for part in parts}
         for folder in folders:
             upserting.sweep(typed.location, folder)
+        return merged
 
 
 def bad_places(dlq: DecodedTable, spans: Sequence[Span]) -> frozenset[tuple[int, int]]:

@@ -12,18 +12,22 @@ only if each span begins at its decoded offset. So two writers never commit the 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
+from urllib.parse import unquote
 from uuid import UUID, uuid4
 
 import pyarrow as pa
 from attrs import define, field, frozen
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from korvet.lake.delta_log import DeltaLog
+from korvet.lake.erasing_decoded import PLACES
 from korvet.lake.errors import CommitConflict, NewerFormat, OutOfOrder, WrongTable
 from korvet.lake.location import Location
 from korvet.lake.table import (
@@ -32,6 +36,8 @@ from korvet.lake.table import (
     TOPIC,
     TOPIC_ID,
     VERSION,
+    LakeTable,
+    first_line,
     refuse_other_things,
     store_errors,
 )
@@ -62,7 +68,8 @@ class Part:
     least: dict[str, int]
     greatest: dict[str, int]
 
-    def add_action(self) -> AddAction:
+    def add_action(self, *, data_change: bool = True) -> AddAction:
+        """Return the `add` action. `data_change` is False if the rows were already in the table."""
         stats = {"numRecords": self.count, "minValues": self.least, "maxValues": self.greatest}
         stats["nullCount"] = dict.fromkeys(self.least, 0)
         return AddAction(
@@ -70,9 +77,27 @@ class Part:
             size=self.size,
             partition_values=self.partition_values,
             modification_time=self.modified_ms,
-            data_change=True,
+            data_change=data_change,
             stats=json.dumps(stats),
         )
+
+
+@frozen
+class DecodedFile:
+    """A file of a snapshot. Missing statistics are None or left out."""
+
+    path: str  # as in the log: percent-encoded
+    size: int
+    modified_ms: int
+    count: int | None
+    partition_values: dict[str, str | None]
+    least: dict[str, int]
+    greatest: dict[str, int]
+
+    def remove_action(self, *, data_change: bool) -> RemoveAction:
+        """Return the `remove` action. `data_change` is False if the rows moved to other files."""
+        now_ms = time.time_ns() // 1_000_000
+        return RemoveAction(self.path, data_change, now_ms, self.size, self.partition_values)
 
 
 @define(slots=False)
@@ -95,6 +120,16 @@ class DecodedTable:
             check(location, delta, kind, topic, topic_id)
             transactions = DeltaLog(location).transactions(delta.version())
         return cls(location, kind, topic, topic_id, delta, transactions)
+
+    @classmethod
+    def found(cls, location: Location) -> Self:
+        """Open the newest snapshot of any typed or dlq table. Raises the errors of `open`."""
+        with store_errors(location):
+            delta = DeltaTable(location.url, storage_options=location.storage_options())
+            properties: Mapping[str, str] = delta.metadata().configuration
+        if properties.get(KIND) not in PLACES or TOPIC not in properties or TOPIC_ID not in properties:
+            raise WrongTable(f"{location} is a Delta table, but none of korvet's.")
+        return cls.open(location, properties[KIND], properties[TOPIC], UUID(properties[TOPIC_ID]))
 
     @classmethod
     def create(
@@ -140,9 +175,49 @@ class DecodedTable:
         found = {name.removeprefix(prefix): number for name, number in self.transactions.items()}
         return {int(name): number for name, number in sorted(found.items()) if name.isdecimal()}
 
+    def start(self, partition: int) -> int:
+        """Return the offset at which a partition begins, 0 if nothing of it was decoded."""
+        return self.transactions.get(f"{self.app_id}/{partition}/start", 0)
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows, by the statistics of the log."""
+        return sum(file.count or 0 for file in self.files)
+
     @property
     def schema(self) -> pa.Schema:
         return arrow_schema(self.delta)
+
+    @property
+    def version(self) -> int:
+        return self.delta.version()
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The columns with a row's partition and offset in the topic."""
+        return PLACES[self.kind]
+
+    @cached_property
+    def files(self) -> list[DecodedFile]:
+        """The files of this snapshot, the oldest first."""
+        names, columns = self.place, self.delta.metadata().partition_columns
+        actions = pa.table(self.delta.get_add_actions(flatten=True))
+        wanted = ["path", "size_bytes", "modification_time", "num_records"]
+        wanted += [f"partition.{name}" for name in columns]
+        wanted += [f"{which}.{name}" for name in names for which in ("min", "max")]
+        found = [
+            DecodedFile(
+                each["path"],
+                each["size_bytes"],
+                each["modification_time"],
+                each.get("num_records"),
+                {name: partition_text(each[f"partition.{name}"]) for name in columns},
+                {name: least for name in names if (least := each.get(f"min.{name}")) is not None},
+                {name: greatest for name in names if (greatest := each.get(f"max.{name}")) is not None},
+            )
+            for each in actions.select([name for name in wanted if name in actions.column_names]).to_pylist()
+        ]
+        return sorted(found, key=lambda file: (file.modified_ms, file.path))
 
     def reopened(self) -> Self:
         """Return the newest snapshot of the same table."""
@@ -163,11 +238,26 @@ class DecodedTable:
 
         Raises OutOfOrder, CommitConflict, Unreachable. Then nothing was committed, as far as can be determined.
         """
-        properties, commit_id = self.properties(spans)
+        return self.write([part.add_action() for part in parts], commit_info(spans), self.next_numbers(spans))
+
+    def write(
+        self,
+        actions: Sequence[AddAction | RemoveAction],
+        commit_info: Mapping[str, Any],
+        transactions: Mapping[str, int],
+        *,
+        retries: int | None = None,
+    ) -> Self:
+        """Commit actions, entries of commitInfo and `txn` versions. Return the snapshot with this commit.
+
+        `retries` is how often deltalake may retry on top of other writers' commits that it considers compatible.
+        Raises CommitConflict, Unreachable. Then nothing was committed, as far as can be determined.
+        """
+        properties, commit_id = committing(commit_info, transactions, retries)
         with store_errors(self.location):
             try:
                 self.delta.create_write_transaction(
-                    [part.add_action() for part in parts],
+                    list(actions),
                     "append",
                     self.delta.schema(),
                     partition_by=self.delta.metadata().partition_columns,
@@ -175,24 +265,14 @@ class DecodedTable:
                 )
             except CommitFailedError as error:
                 newer = self.reopened()
-                if not newer.has_commit(commit_id, self.delta.version() + 1):
-                    raise CommitConflict(f"{self.location}: {error}") from error
+                if not newer.has_commit(commit_id, self.version + 1):
+                    raise CommitConflict(f"{self.location}: {first_line(error)}") from error
                 return newer
         return self.reopened()
 
     def append(self, parts: Sequence[Part]) -> Self:
         """Add files without advancing decoded offsets. Raises CommitConflict, Unreachable."""
         return self.commit((), parts)
-
-    def properties(self, spans: Sequence[Span]) -> tuple[CommitProperties, str]:
-        """Return the commit properties for these spans, and the commit id in them. Raises OutOfOrder."""
-        commit_id = uuid4().hex
-        transactions = [Transaction(name, number) for name, number in self.next_numbers(spans).items()]
-        commit_info = {
-            COMMIT_ID: commit_id,
-            RANGES: [[span.partition, span.start, span.end] for span in spans],
-        }
-        return CommitProperties(custom_metadata=commit_info, app_transactions=transactions), commit_id
 
     def next_numbers(self, spans: Sequence[Span]) -> dict[str, int]:
         """Return the `txn` versions to set in a commit of these spans. Raises OutOfOrder."""
@@ -213,8 +293,56 @@ class DecodedTable:
     def has_commit(self, commit_id: str, first: int) -> bool:
         """Return True if a commit from version `first` on has this id."""
         # A commit whose response was lost looks like a conflict with itself.
-        commits = DeltaLog(self.location).commits(first, self.delta.version())
-        return any(info.get(COMMIT_ID) == commit_id for _, info in commits)
+        return any(info.get(COMMIT_ID) == commit_id for _, info in self.commits(first))
+
+    def commits(self, first: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield version and commitInfo of each commit from `first` up to this snapshot that the log still has."""
+        with store_errors(self.location):
+            yield from DeltaLog(self.location).commits(first, self.version)
+
+    def absolute(self, file: DecodedFile) -> str:
+        """Return a file's path on the filesystem of `location`."""
+        return f"{self.location.path}/{unquote(file.path)}"
+
+
+def open_table(lake: Location, name: str) -> LakeTable | DecodedTable:
+    """Open the archive, the typed table or the dlq table `name` in a lake. Raises the errors of `LakeTable.open`."""
+    try:
+        return LakeTable.open(lake, name)
+    except WrongTable as error:
+        try:
+            return DecodedTable.found(lake.child(name))
+        except WrongTable:
+            raise error from None
+
+
+def committing(
+    commit_info: Mapping[str, Any], transactions: Mapping[str, int], retries: int | None
+) -> tuple[CommitProperties, str]:
+    """Return the properties of a commit, and the commit id in them."""
+    commit_id = uuid4().hex
+    properties = CommitProperties(
+        custom_metadata={COMMIT_ID: commit_id, **commit_info},
+        max_commit_retries=retries,
+        app_transactions=[Transaction(name, number) for name, number in transactions.items()],
+    )
+    return properties, commit_id
+
+
+def commit_info(spans: Sequence[Span]) -> dict[str, Any]:
+    """Return the entries of commitInfo for decoded spans."""
+    return {RANGES: [[span.partition, span.start, span.end] for span in spans]}
+
+
+def partition_text(value: Any) -> str | None:
+    """Return a partition column's value in the format of Delta's log."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+    return str(value)
 
 
 def arrow_schema(delta: DeltaTable) -> pa.Schema:

@@ -25,7 +25,7 @@ from korvet.lake.location import Location
 from korvet.lake.table import store_errors
 from korvet.pipeline.decoding.columns import DELETED, KEY, OFFSET, PARTITION, TIMESTAMP
 from korvet.pipeline.decoding.confluent import HEADER_BYTES
-from korvet.pipeline.decoding.tables import DecodedTable, Part, Span
+from korvet.pipeline.decoding.tables import DecodedTable, Part, Span, commit_info, committing
 
 STAGING = "_korvet_staging"
 FOLDER = re.compile(r"(\d+)-[0-9a-f]{32}")
@@ -69,7 +69,8 @@ def merge(
     rows = latest(staged(table.location, parts), has_framed_keys=has_framed_keys) if parts else None
     if rows is None or not rows.num_rows:
         return table.commit(spans, ())
-    properties, commit_id = table.properties(spans)
+    # No retry on top of other writers' commits: deltalake does not detect every conflict.
+    properties, commit_id = committing(commit_info(spans), table.next_numbers(spans), 0)
     values = {quoted(name): f"s.{quoted(name)}" for name in rows.column_names if name != DELETED}
     merger = (
         table.delta.merge(

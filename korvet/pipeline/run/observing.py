@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from attrs import frozen
@@ -55,12 +55,12 @@ async def _ends(client: Client, topics: Iterable[Topic]) -> dict[str, Ends]:
     return found
 
 
-async def bounds_of_topics(client: Client, topics: Iterable[Topic]) -> Bounded:
-    """Return the bounds of all partitions of the topics."""
+async def bounds_of_topics(client: Client, topics: Iterable[Topic], ends: Mapping[str, Ends]) -> Bounded:
+    """Return the bounds of all partitions of the topics. `ends` are the end offsets that were read in this round."""
     made = Bounded({}, {})
     for topic in topics:
         try:
-            made.bounds[topic.name] = await bounds_of(client, topic)
+            made.bounds[topic.name] = await bounds_of(client, topic, ends.get(topic.name))
         except KafkaError as error:
             made.errors[topic.name] = error
     return made

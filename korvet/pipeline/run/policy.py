@@ -62,6 +62,7 @@ class Settings:
     lag: Seconds | None = None
     flush_bytes: Bytes | None = None
     retain: Seconds | None = None
+    retain_typed: Seconds | None = None
     decode: DecodeSettings | None = None
     on_error: OnError | None = None
     iceberg: bool | None = None
@@ -101,6 +102,8 @@ class Policy:
     flush_bytes: int = 64_000_000
     #: Age at which records are dropped, by their own timestamps.
     retain_s: float = math.inf
+    #: The same for rows of the typed and the dlq table.
+    retain_typed_s: float = math.inf
     #: Settings of the typed table; None: the topic is only archived.
     decode: Specification | None = None
     iceberg: bool = False
@@ -172,6 +175,7 @@ def policy_of(topic: str, settings: Settings, folder: Path) -> Policy:
         "lag_s": settings.lag,
         "flush_bytes": settings.flush_bytes,
         "retain_s": settings.retain,
+        "retain_typed_s": settings.retain_typed,
         "iceberg": settings.iceberg,
         "join": settings.join,
         "keep_files_s": settings.keep_files,

@@ -10,13 +10,13 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import trio
 from attrs import define, field, frozen
 
-from korvet.client import REFUSALS, Topic
+from korvet.client import REFUSALS, Client, Topic
 from korvet.client.administration import topic_settings
 from korvet.config import ConfigError
 from korvet.lake.errors import Unreachable
@@ -26,8 +26,10 @@ from korvet.pipeline.archive import Archive, ArchiveOptions, Target, TopicProgre
 from korvet.pipeline.archive_plan import Bounds, Wanted
 from korvet.pipeline.archive_workers import SparkFailed
 from korvet.pipeline.cluster import Connecting
+from korvet.pipeline.group_offsets import GroupOffsets
 from korvet.pipeline.run.observing import Bounded, Ends, bounds_of_topics, end_offsets
 from korvet.pipeline.run.policy import DESCRIBED, LakeFile, Policy
+from korvet.pipeline.run.reporting import Reports
 from korvet.pipeline.run.schedule import LOST_COMMITS, Health, State, TableSchedule, poll_s
 from korvet.pipeline.run.status import TableStatus
 from korvet.pipeline.run.tables import Places, Table, healths_that_may_pass
@@ -78,6 +80,7 @@ class Run:
     rounds: int = field(default=0, init=False)
     stopping: threading.Event = field(factory=threading.Event, init=False)
     _archive: Archive = field(init=False)
+    _reports: Reports = field(init=False)
     _settings: dict[str, dict[str, str]] = field(factory=dict, init=False)
     _settings_s: float = field(default=-math.inf, init=False)
     #: With `once`: the topics, and their end offsets, at the start.
@@ -88,8 +91,9 @@ class Run:
 
     def __attrs_post_init__(self) -> None:
         options = ArchiveOptions(
-            self.connecting, Wanted((), ()), self.places.lake, every_s=math.inf, group_id=self.file.group
+            self.connecting, Wanted((), ()), self.places.lake, every_s=math.inf, group_id=None
         )
+        self._reports = Reports(GroupOffsets(self.connecting, self.file.group))
         self._archive = Archive(options, self.workers, round_bytes=ROUND_BYTES)
 
     def stop(self) -> None:
@@ -108,8 +112,9 @@ class Run:
             wait_s = self._try_round()
             self.on_round(self)
             if wait_s is None:
-                return
+                break
             self.stopping.wait(wait_s)
+        self._report(is_last=True)
 
     def _try_round(self) -> float | None:
         """Run a round. Return how long to wait for the next one, None if nothing is left to do."""
@@ -131,14 +136,14 @@ class Run:
     def round(self) -> None:
         """Run one round over all tables. Raises KafkaError if no broker answers."""
         now = self.clock()
-        seen = trio.run(self._see, now)
-        self._follow(now, seen)
-        self._advance(now, seen)
+        seen, due, found = trio.run(self._observe, now)
+        self._advance(now, seen, due, found)
         tend = partial(self._tend, now)
         for _ in results(tend, [table for table in self.tables.values() if table.described is not None]):
             pass
         self.rounds += 1
         self._publish()
+        self._report()
 
     def _wait_s(self) -> float | None:
         """Return the seconds until the next round, None if nothing is left to do."""
@@ -180,18 +185,25 @@ class Run:
 
     # --- Observing ------------------------------------------------------------------------------------------
 
-    async def _see(self, now: float) -> Seen:
+    async def _observe(self, now: float) -> tuple[Seen, dict[str, set[int]], Bounded]:
+        """Ask the brokers. Return their answers, and by topic the partitions that are due, and the bounds."""
         async with self.connecting.open() as client:
-            topics = await client.topics()
-            if self.once:
-                self._chosen = self._chosen if self._chosen is not None else {*topics}
-                topics = {name: topic for name, topic in topics.items() if name in self._chosen}
-            if now - self._settings_s >= SETTINGS_EVERY_S or topics.keys() - self._settings.keys():
-                self._settings = await topic_settings(client, [*topics], DESCRIBED)
-                self._settings_s = now
-            policies, faults = self._policies(topics)
-            wanted = [topics[name] for name in policies if not self.once or name not in self._ends]
-            ends, errors = await end_offsets(client, wanted)
+            seen = await self._see(client, now)
+            self._follow(now, seen)
+            due = self._due(now)
+            return seen, due, await bounds_of_topics(client, [seen.topics[name] for name in due], seen.ends)
+
+    async def _see(self, client: Client, now: float) -> Seen:
+        topics = await client.topics()
+        if self.once:
+            self._chosen = self._chosen if self._chosen is not None else {*topics}
+            topics = {name: topic for name, topic in topics.items() if name in self._chosen}
+        if now - self._settings_s >= SETTINGS_EVERY_S or topics.keys() - self._settings.keys():
+            self._settings = await topic_settings(client, [*topics], DESCRIBED)
+            self._settings_s = now
+        policies, faults = self._policies(topics)
+        wanted = [topics[name] for name in policies if not self.once or name not in self._ends]
+        ends, errors = await end_offsets(client, wanted)
         if self.once:
             ends = self._ends = self._ends | ends
         return Seen(topics, policies, faults, ends, errors)
@@ -240,26 +252,27 @@ class Run:
 
     # --- Archiving ------------------------------------------------------------------------------------------
 
-    def _advance(self, now: float, seen: Seen) -> None:
-        """Archive all that is due, in one job."""
-        due = {
+    def _due(self, now: float) -> dict[str, set[int]]:
+        """Return the partitions that are due, by topic."""
+        return {
             name: partitions
             for name, table in self.tables.items()
             if table.described is not None
             and (partitions := table.schedule.due(now, self._bytes_an_offset(name), at_once=self.once))
         }
+
+    def _advance(self, now: float, seen: Seen, due: Mapping[str, set[int]], found: Bounded) -> None:
+        """Archive all that is due, in one job."""
         for name, table in self.tables.items():
             if name not in due and not table.schedule.lag_offsets and table.described is not None:
                 table.schedule.recover(now)
         if not due:
             return
-        topics = {name: seen.topics[name] for name in due}
-        found = trio.run(self._bounds, list(topics.values()))
         for name, error in found.errors.items():
             _failed(self.tables[name].schedule.archive, now, error)
         archived = sum(progress.offsets for progress in self._archive.progress.values())
         targets = [
-            Target(topics[name], bounds, partial(self._ends_of, name, due[name]))
+            Target(seen.topics[name], bounds, partial(self._ends_of, name, due[name]))
             for name, bounds in found.bounds.items()
         ]
         try:
@@ -287,10 +300,6 @@ class Run:
         if snapshot is not None:
             table.archive = snapshot
             schedule.committed(snapshot.archived_up_to)
-
-    async def _bounds(self, topics: Sequence[Topic]) -> Bounded:
-        async with self.connecting.open() as client:
-            return await bounds_of_topics(client, topics)
 
     def _ends_of(self, topic: str, due: set[int], bounds: Mapping[int, Bounds]) -> dict[int, int]:
         """Return the ends of the partitions that are due."""
@@ -322,9 +331,13 @@ class Run:
     def _publish(self) -> None:
         now = self.clock()
         self.statuses = tuple(
-            TableStatus.of(table, self._archive.progress.get(name), now)
+            TableStatus.of(table, str(self.places.lake.child(name)), self._archive.progress.get(name), now)
             for name, table in sorted(self.tables.items())
         )
+
+    def _report(self, *, is_last: bool = False) -> None:
+        report = partial(self._reports.commit, is_last=is_last)
+        trio.run(report, self.clock(), self.statuses, self.tables)
 
     # --- Results --------------------------------------------------------------------------------------------
 

@@ -25,7 +25,12 @@ POLLS_A_LAG = 4
 # Time that a commit may take after a record's lag, before the table is behind.
 COMMIT_S = 5.0
 RETAIN_EVERY_S = 3600.0
+# Files that also have rows that stay are written again.
+RETAIN_TYPED_EVERY_S = 24 * 3600.0
 VACUUM_EVERY_S = 24 * 3600.0
+
+
+ARCHIVE = "archive"
 
 
 class State(StrEnum):
@@ -97,8 +102,11 @@ class TableSchedule:
     mirror: Health = field(factory=Health)
     upkeep: Health = field(factory=Health)
     is_standby: bool = False
-    _retained_s: float = -math.inf
-    _vacuumed_s: float = -math.inf
+    #: By kind of table, the times of the last retention and of the last vacuum.
+    _retained_s: dict[str, float] = field(factory=dict)
+    _vacuumed_s: dict[str, float] = field(factory=dict)
+    #: No vacuum is due before this time.
+    _vacuums_from_s: float = -math.inf
 
     @property
     def healths(self) -> tuple[Health, ...]:
@@ -188,21 +196,29 @@ class TableSchedule:
 
     # --- Upkeep ---------------------------------------------------------------------------------------------
 
-    def retain_is_due(self, now: float) -> bool:
-        """Return True if expired records are due to be dropped. It counts as done then."""
-        if self.policy.retain_s == math.inf or now - self._retained_s < RETAIN_EVERY_S:
+    def retain_is_due(self, now: float, kind: str = ARCHIVE) -> bool:
+        """Return True if expired records of the archive, the typed or the dlq table are due to be dropped.
+
+        They count as dropped then.
+        """
+        retain_s, every_s = self.policy.retain_s, RETAIN_EVERY_S
+        if kind != ARCHIVE:
+            retain_s, every_s = self.policy.retain_typed_s, RETAIN_TYPED_EVERY_S
+        if retain_s == math.inf or now - self._retained_s.get(kind, -math.inf) < every_s:
             return False
-        self._retained_s = now
+        self._retained_s[kind] = now
         return True
 
-    def vacuum_is_due(self, now: float, last_s: float | None) -> bool:
+    def vacuum_is_due(self, now: float, last_s: float | None, kind: str = ARCHIVE) -> bool:
         """Return True if a vacuum is due. It counts as done then. `last_s` is the time of the last one in the log."""
-        if last_s is not None:
-            self._vacuumed_s = max(self._vacuumed_s, last_s)
-        if now - self._vacuumed_s < VACUUM_EVERY_S:
-            return False
-        self._vacuumed_s = now
-        return True
+        before_s = max(self._vacuumed_s.get(kind, -math.inf), -math.inf if last_s is None else last_s)
+        is_due = now - before_s >= VACUUM_EVERY_S and now >= self._vacuums_from_s
+        self._vacuumed_s[kind] = now if is_due else before_s
+        return is_due
+
+    def postpone_vacuums(self, now: float) -> None:
+        """Let no vacuum be due for a day."""
+        self._vacuums_from_s = now + VACUUM_EVERY_S
 
     # --- The state ------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from attrs import asdict, frozen
 
@@ -20,10 +20,48 @@ CLASS_NAMES = (*(f"below_{size // 1_000_000}MB" for size in CLASS_BYTES), "large
 
 
 @frozen
+class TypedStatus:
+    """The typed table of a topic after a round."""
+
+    path: str
+    version: int
+    #: Milliseconds since 1970: the table has all records that were appended before. None if unknown.
+    fresh_until_ms: int | None
+    #: Offsets of the archive that are not decoded yet.
+    behind: int
+    #: The number of files by size class, and their bytes.
+    files: dict[str, int]
+    file_bytes: int
+
+    @classmethod
+    def of(cls, table: Table, fresh_until_ms: int | None) -> Self | None:
+        """Return the status, None if there is no typed table yet. `fresh_until_ms` is that of the archive."""
+        typed = table.typed
+        if typed is None or table.archive is None:
+            return None
+        behind = sum(
+            max(0, end - typed.decoded_up_to.get(partition, table.archive.start(partition) or 0))
+            for partition, end in table.archive.archived_up_to.items()
+        )
+        if not behind:
+            table.typed_fresh_until_ms = fresh_until_ms
+        sizes = tuple(file.size for file in typed.files)
+        return cls(
+            str(typed.location),
+            typed.version,
+            table.typed_fresh_until_ms,
+            behind,
+            by_class(sizes),
+            sum(sizes),
+        )
+
+
+@frozen
 class TableStatus:
     """One table after a round. Unknown values are None."""
 
     topic: str
+    path: str
     state: State
     error: str | None
     #: Offsets, and about how many records, that wait for a commit.
@@ -47,24 +85,29 @@ class TableStatus:
     version: int | None
     mirrored_version: int | None
     mirror_lag_s: float | None
+    typed: TypedStatus | None
 
     @classmethod
-    def of(cls, table: Table, progress: TopicProgress | None, now: float) -> TableStatus:
+    def of(cls, table: Table, path: str, progress: TopicProgress | None, now: float) -> TableStatus:
         """Return the status of a table. `progress` is that of its archive."""
         schedule = table.schedule
         lag_s = schedule.lag_s(now)
         observed = [waiting for waiting in schedule.partitions.values() if waiting.archived is not None]
         fresh_s = min((each.clear_s if each.offsets else each.observed_s for each in observed), default=None)
         is_known = fresh_s is not None and fresh_s > -math.inf and len(observed) == len(schedule.partitions)
+        fresh_until_ms = None
+        if is_known and fresh_s is not None:
+            fresh_until_ms = round((time.time() - (now - fresh_s)) * 1000)
         rows = None if progress is None else progress.rows
         return cls(
             table.topic,
+            path,
             schedule.state(now),
             schedule.error or None,
             schedule.lag_offsets,
             _records(schedule.lag_offsets, None if rows is None else rows.offsets_each, progress),
             lag_s,
-            round((time.time() - (now - fresh_s)) * 1000) if is_known and fresh_s is not None else None,
+            fresh_until_ms,
             len(schedule.partitions),
             0 if progress is None else progress.records,
             0 if progress is None else progress.row_bytes,
@@ -77,6 +120,7 @@ class TableStatus:
             None if table.archive is None else table.archive.version,
             table.mirrored_version,
             table.mirror_lag_s(now),
+            TypedStatus.of(table, fresh_until_ms),
         )
 
     def to_dict(self) -> dict[str, Any]:

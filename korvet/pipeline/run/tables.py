@@ -6,8 +6,9 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
 
 from attrs import define, field, frozen
 
@@ -16,19 +17,27 @@ from korvet.lake.compacting import Compaction, groups_by_class
 from korvet.lake.errors import CommitConflict, LakeError, OutOfOrder, Unreachable
 from korvet.lake.location import Location
 from korvet.lake.retention import retain
+from korvet.lake.snapshots import Snapshot
 from korvet.lake.table import LakeTable
 from korvet.lake.vacuuming import last_vacuum_ms, vacuum
 from korvet.pipeline.archive_status import is_table
 from korvet.pipeline.archive_workers import SparkFailed
 from korvet.pipeline.decoding.distributing import Distribute
+from korvet.pipeline.decoding.expiring import drop_before
 from korvet.pipeline.decoding.job import Progress
+from korvet.pipeline.decoding.joining import DecodedJoins
+from korvet.pipeline.decoding.joining import groups_by_class as decoded_groups_by_class
 from korvet.pipeline.decoding.leaves import SchemaFault
 from korvet.pipeline.decoding.registry import RegistryError
 from korvet.pipeline.decoding.rounds import Decoding
 from korvet.pipeline.decoding.specification import Specification
-from korvet.pipeline.run.schedule import Health, TableSchedule
+from korvet.pipeline.decoding.tables import DLQ, TYPED, DecodedTable
+from korvet.pipeline.run.policy import LEAST_KEPT_S
+from korvet.pipeline.run.schedule import ARCHIVE, Health, TableSchedule
 
 log = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Snapshot)
 
 
 class Mirrors(Protocol):
@@ -79,24 +88,36 @@ class Table:
     #: True if there is more to decode.
     has_more: bool = False
     files: tuple[int, ...] = ()  # sizes in bytes
+    #: By kind, the versions of the typed and the dlq table as of the last work on their files.
+    tended_decoded: dict[str, int] = field(factory=dict)
+    #: Milliseconds since 1970: the typed table has all records that were appended before. None if unknown.
+    typed_fresh_until_ms: int | None = None
     _decoding: Decoding | None = None
     _decoded_up_to: Mapping[int, int] | None = None
     _mirror_is_due: bool = True
+    #: The kinds of tables whose last vacuum was read from the log.
+    _vacuums_read: set[str] = field(factory=set)
     _mirror_clear_s: float = field(factory=time.monotonic)
 
     def __attrs_post_init__(self) -> None:
         self.decoded = Progress(self.topic)
 
     def tend(self, places: Places, now: float, *, once: bool) -> None:
-        """Do the work that follows the archive: decode, drop, join, mirror. Errors are in the schedule.
+        """Do the work that follows the archive: decode, drop, join, mirror, vacuum. Errors are in the schedule.
 
         Raises JavaEnded.
         """
         self._decode(places, now, once=once)
         self._keep(places, now)
         self._mirror(places, now)
+        self._vacuum(now)
 
     # --- Typed tables ---------------------------------------------------------------------------------------
+
+    @property
+    def typed(self) -> DecodedTable | None:
+        """The newest snapshot of the typed table."""
+        return None if self._decoding is None else self._decoding.typed
 
     def _decode(self, places: Places, now: float, *, once: bool) -> None:
         specification, health = self.schedule.policy.decode, self.schedule.decode
@@ -135,47 +156,79 @@ class Table:
     # --- Files ----------------------------------------------------------------------------------------------
 
     def _keep(self, places: Places, now: float) -> None:
-        """Drop expired records, join small files, and remove files that the table no longer references."""
-        health, policy = self.schedule.upkeep, self.schedule.policy
+        """Drop expired rows, and join small files."""
+        health = self.schedule.upkeep
         if self.archive is None or not health.is_ready(now):
             return
+        with self._upkeep_errors(now):
+            faults = [*self._keep_archive(self.archive, places, now), *self._keep_decoded(now)]
+            if faults:
+                health.failed(now, f"join: {faults[0]}", may_pass=False)
+            else:
+                health.succeeded()
+
+    @contextmanager
+    def _upkeep_errors(self, now: float) -> Iterator[None]:
+        """Note errors of the block in the schedule."""
+        health = self.schedule.upkeep
         try:
-            retains = self.schedule.retain_is_due(now)
-            if retains and retain(
-                places.lake, self.topic, time.time_ns() // 1_000_000 - round(policy.retain_s * 1000)
-            ):
-                self.archive = self.archive.reopened()
-            if self.archive.version == self.tended_version and not health.error:
-                return
-            self._mirror_is_due = True
-            if policy.join and not self.schedule.is_standby:
-                compaction = Compaction(self.archive, find=groups_by_class)
-                done = compaction.run()
-                self.archive = compaction.table
-                if done.errors:
-                    health.failed(now, f"join: {done.errors[0]}", may_pass=False)
-                    return
-            self._vacuum(now)
+            yield
         except CommitConflict as error:  # another run joins the same files, or was faster: look again later
             log.info("%(error)s", {"error": error, "topic": self.topic})
         except Unreachable as error:
             health.failed(now, f"upkeep: {error}", may_pass=True)
         except LakeError as error:
             health.failed(now, f"upkeep: {error}", may_pass=False)
-        else:
-            health.succeeded()
-            self.tended_version = self.archive.version
-            self.files = tuple(file.size for file in self.archive.files)
 
-    def _vacuum(self, now: float) -> None:
-        if self.archive is None or self.schedule.is_standby:
-            return
-        last_s = None
-        if self.tended_version is None:  # its log has the vacuums before this run
-            last_ms = last_vacuum_ms(self.archive)
-            last_s = None if last_ms is None else now - max(0.0, time.time() - last_ms / 1000)
-        if self.schedule.vacuum_is_due(now, last_s):
-            vacuum(self.archive, math.ceil(self.schedule.policy.keep_files_s / 3600))
+    def _keep_archive(self, archive: LakeTable, places: Places, now: float) -> list[str]:
+        """Look after the archive. Return the faults of files that cannot be joined."""
+        schedule, policy = self.schedule, self.schedule.policy
+        cutoff_ms = (
+            time.time_ns() // 1_000_000 - round(policy.retain_s * 1000) if policy.retain_s < math.inf else 0
+        )
+        if schedule.retain_is_due(now) and retain(places.lake, self.topic, cutoff_ms):
+            archive = self.archive = archive.reopened()
+        if archive.version == self.tended_version and not schedule.upkeep.error:
+            return []
+        self._mirror_is_due = True
+        if policy.join and not schedule.is_standby:
+            compaction = Compaction(archive, find=groups_by_class)
+            done = compaction.run()
+            archive = self.archive = compaction.table
+            if done.errors:
+                return done.errors
+        self.tended_version = archive.version
+        self.files = tuple(file.size for file in archive.files)
+        return []
+
+    def _keep_decoded(self, now: float) -> list[str]:
+        """Look after the typed and the dlq table. Return the faults of files that cannot be joined."""
+        if self._decoding is None or self.schedule.is_standby:
+            return []
+        faults: list[str] = []
+        if self._decoding.typed is not None:
+            self._decoding.typed = self._kept(self._decoding.typed, now, faults)
+        if self._decoding.dlq is not None:
+            self._decoding.dlq = self._kept(self._decoding.dlq, now, faults)
+        return faults
+
+    def _kept(self, table: DecodedTable, now: float, faults: list[str]) -> DecodedTable:
+        """Look after a typed or a dlq table, and return its newest snapshot."""
+        schedule, policy = self.schedule, self.schedule.policy
+        if schedule.retain_is_due(now, table.kind):
+            table = drop_before(table, time.time_ns() // 1_000_000 - round(policy.retain_typed_s * 1000))
+        if table.version == self.tended_decoded.get(table.kind) and not schedule.upkeep.error:
+            return table
+        self._mirror_is_due = True
+        if policy.join:
+            joins = DecodedJoins(table, find=decoded_groups_by_class)
+            found = joins.run().errors
+            table = joins.table
+            if found:
+                faults += found
+                return table
+        self.tended_decoded[table.kind] = table.version
+        return table
 
     # --- Iceberg --------------------------------------------------------------------------------------------
 
@@ -208,6 +261,46 @@ class Table:
         self._mirror_is_due = False
         self._mirror_clear_s = now
         self.mirrored_version = next((each.version for each in outcomes if each is not None), None)
+
+    # --- Vacuum ---------------------------------------------------------------------------------------------
+
+    def _vacuum(self, now: float) -> None:
+        """Remove files that neither the tables nor their Iceberg tables reference, once a day."""
+        schedule = self.schedule
+        if self.archive is None or schedule.is_standby or schedule.upkeep.error:
+            return
+        lag_s = self.mirror_lag_s(now)
+        if lag_s is not None:
+            # Iceberg's readers see replaced files until the mirror commits, and in older snapshots for a day more.
+            is_late = lag_s > schedule.policy.keep_files_s - LEAST_KEPT_S
+            if is_late:
+                schedule.postpone_vacuums(now)
+            if is_late or self.mirrored_version is None:  # before this run, it may have been late
+                return
+        decoding = self._decoding
+        with self._upkeep_errors(now):
+            self.archive = self._vacuumed(self.archive, now, ARCHIVE)
+            if decoding is not None and decoding.typed is not None:
+                decoding.typed = self._vacuumed(decoding.typed, now, TYPED)
+            if decoding is not None and decoding.dlq is not None:
+                decoding.dlq = self._vacuumed(decoding.dlq, now, DLQ)
+
+    def _vacuumed(self, table: S, now: float, kind: str) -> S:
+        """Vacuum a table if that is due. Return its newest snapshot then."""
+        last_s = None
+        if kind not in self._vacuums_read:  # the log has the vacuums before this run
+            last_ms = last_vacuum_ms(table)
+            last_s = None if last_ms is None else now - max(0.0, time.time() - last_ms / 1000)
+            self._vacuums_read.add(kind)
+        if not self.schedule.vacuum_is_due(now, last_s, kind):
+            return table
+        newest = table.reopened()  # the files of commits that this run has not seen are not unreferenced
+        if newest.version != table.version and self.schedule.policy.iceberg:
+            self._mirror_is_due = True
+            self.schedule.postpone_vacuums(now)
+        else:
+            vacuum(newest, math.ceil(self.schedule.policy.keep_files_s / 3600))
+        return newest
 
     def _typed_table(self, typed: Location) -> str | None:
         """Return the name of the typed table, None if there is none yet."""

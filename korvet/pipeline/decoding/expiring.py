@@ -1,0 +1,38 @@
+"""Drop expired rows of typed and dlq tables, by the timestamps of their records."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from deltalake import CommitProperties
+from deltalake.exceptions import CommitFailedError
+
+from korvet.lake.errors import CommitConflict
+from korvet.lake.replacing import refuse_deletion_vectors
+from korvet.lake.table import first_line, store_errors
+from korvet.pipeline.decoding.columns import TIMESTAMP
+from korvet.pipeline.decoding.tables import DLQ, TYPED, DecodedTable
+
+TIMES = {TYPED: TIMESTAMP, DLQ: "timestamp"}
+
+
+def drop_before(table: DecodedTable, cutoff_ms: int) -> DecodedTable:
+    """Drop rows that are older, in one commit. Return the newest snapshot. Rows without a timestamp stay.
+
+    Files with expired rows only are removed, others written again. Decoded offsets do not change. Raises
+    CommitConflict, NewerFormat and Unreachable; then nothing was dropped.
+    """
+    if cutoff_ms <= 0:
+        return table
+    refuse_deletion_vectors(table.location, table.delta)
+    cutoff = datetime.fromtimestamp(cutoff_ms // 1000, UTC).isoformat()
+    predicate = f"\"{TIMES[table.kind]}\" < arrow_cast('{cutoff}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
+    before = table.version
+    with store_errors(table.location):
+        try:
+            # No retry on top of other writers' commits: deltalake does not detect every conflict.
+            table.reopened().delta.delete(predicate, commit_properties=CommitProperties(max_commit_retries=0))
+        except CommitFailedError as error:
+            raise CommitConflict(f"{table.location}: {first_line(error)}") from error
+    newer = table.reopened()
+    return table if newer.version == before else newer
