@@ -34,7 +34,7 @@ from korvet.protocol.errors import (
 from korvet.share.document import UnreadableShare, read, written
 from korvet.share.partition import Read, SharePartition
 from korvet.storage.interface import DocumentConflict, Storage
-from korvet.storage.shares import UNKNOWN, Acknowledged, Run, ShareLimits, SharePartitionKey
+from korvet.storage.shares import UNKNOWN, Acknowledged, InFlight, Run, ShareLimits, SharePartitionKey
 
 #: The kind of the documents of share partitions.
 SHARE = "share"
@@ -251,6 +251,13 @@ class ShareCoordinator:
         version = 0 if stored is None else stored.version
         if held.version == known and version != known:
             self.runtime.drop(held, NotCoordinator)
+
+    @VERBS.add()
+    async def in_flight(self, key: str, most: int) -> InFlight:
+        """Return the records in flight, with the first `most` holdings."""
+        if key not in self.runtime.held and await self.storage.load(SHARE, key) is None:
+            return InFlight(0, [])
+        return await self._change(key, lambda partition: partition.holdings(most, current_ms()))
 
     # --- Waiting ----------------------------------------------------------------------------------------
 

@@ -12,7 +12,14 @@ from attrs import define
 from korvet.share.coordinator import ShareCoordinator
 from korvet.share.partition import SharePartition
 from korvet.storage.interface import Storage, Topic
-from korvet.storage.shares import Acknowledged, Acquired, Acquisition, ShareOffsets, SharePartitionKey
+from korvet.storage.shares import (
+    Acknowledged,
+    Acquired,
+    Acquisition,
+    InFlight,
+    ShareOffsets,
+    SharePartitionKey,
+)
 
 
 @define(eq=False)
@@ -71,6 +78,12 @@ class SharePartitions:
             if topic is not None and not self._storage.keeps_shares(topic):
                 found[key] = state
         return found | dict(await self._storage.share_offsets(group_id, kept))
+
+    async def in_flight(self, key: SharePartitionKey, most: int) -> InFlight:
+        """Return the records in flight of a share partition that this broker leads, with the first holdings."""
+        if await self.is_kept(key):
+            return await self._storage.share_in_flight(key, self.coordinator.limits_of(key.group_id), most)
+        return await self.coordinator.in_flight(str(key), most)
 
     async def reset(self, key: SharePartitionKey, offset: int) -> None:
         """Let a group continue at an offset, and forget all its records in flight.

@@ -36,7 +36,7 @@ from korvet.storage.redis.append.layouts import StorageLayout
 from korvet.storage.redis.catalogue import partitions_of
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import Script
-from korvet.storage.redis.client.replies import Argument, Command
+from korvet.storage.redis.client.replies import Argument, Command, error_code
 from korvet.storage.redis.failover.confirmations import Confirmations
 from korvet.storage.redis.partition import Partition
 from korvet.storage.redis.partitions import Answer, Partitions
@@ -44,11 +44,14 @@ from korvet.storage.redis.read.entries import Entry
 from korvet.storage.redis.read.reader import Reader
 from korvet.storage.redis.scripts import settled_script
 from korvet.storage.shares import (
+    AVAILABLE,
     HIGHEST_COUNT,
     Acknowledged,
     AckType,
     Acquired,
     Acquisition,
+    Holding,
+    InFlight,
     Run,
     ShareLimits,
     ShareOffsets,
@@ -86,6 +89,13 @@ PARTITIONS_AT_ONCE = 200
 # Entries that are made into batches without a checkpoint.
 REBUILT_AT_ONCE = 500
 NO_LIMIT = 1 << 40  # bytes
+
+# Entries that an administrator sees: the others are counted.
+PENDING_AT_ONCE = 1000
+ONE_DELIVERY_MS = 100  # between entries of one XREADGROUP
+RELEASED = b"$released"
+#: An entry of XPENDING: its ID, consumer, idle time (ms), and delivery count.
+Pending = tuple[bytes, bytes, int, int]
 
 
 @define(eq=False)
@@ -192,6 +202,23 @@ class Shares:
                 offset = partition.mapper.offset(start)
                 found[key] = ShareOffsets(partition.bound(start) if offset is None else offset, int(lag))
         return found
+
+    async def share_in_flight(self, key: SharePartitionKey, limits: ShareLimits, most: int) -> InFlight:
+        """See `ShareLog.share_in_flight`. These are the pending entries of the Redis group."""
+        partition = await self._find(key)
+        stream = partition.keys.stream
+        commands: list[Command] = [
+            (b"XPENDING", stream, key.group_id),
+            (b"XPENDING", stream, key.group_id, b"-", b"+", PENDING_AT_ONCE),
+        ]
+        replies = await self.redis.pipeline(commands, repeatable=True)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                if error_code(reply) == "NOGROUP":
+                    return InFlight(0, [])
+                raise self.redis.failure(reply)
+        summary, pending = cast(tuple[list[int], list[Pending]], replies)
+        return InFlight(summary[0], holdings_of(partition, pending, limits)[:most])
 
     async def reset_share(self, key: SharePartitionKey, offset: int, limits: ShareLimits) -> None:
         """See `ShareLog.reset_share`."""
@@ -304,6 +331,39 @@ class Shares:
             ).buffers
             await time_slices.next()
         return EncodedBatches(buffers, sum(map(len, buffers)))
+
+
+def holdings_of(partition: Partition, pending: Sequence[Pending], limits: ShareLimits) -> list[Holding]:
+    """Return pending entries, with neighbours in the same state joined."""
+    holdings: list[Holding] = []
+    for entry_id, consumer, idle_ms, count in pending:
+        offset = partition.mapper.offset(entry_id)
+        if offset is None:  # an entry of another client, which the next acquisition finishes
+            continue
+        is_released = consumer == RELEASED
+        found = Holding(
+            offset,
+            offset,
+            1,
+            min(count, HIGHEST_COUNT),
+            AVAILABLE if is_released else consumer.decode(errors="replace"),
+            0 if is_released else idle_ms,
+            0 if is_released else max(limits.lock_ms - idle_ms, 0),
+        )
+        if holdings and is_alike(holdings[-1], found):
+            holdings[-1] = holdings[-1]._replace(last=offset, records=holdings[-1].records + 1)
+        else:
+            holdings.append(found)
+    return holdings
+
+
+def is_alike(one: Holding, other: Holding) -> bool:
+    """Return True if records are in the same state. Redis 6.2 takes a time for each entry of a delivery."""
+    return (one.member, one.deliveries, one.lock_ms > 0) == (
+        other.member,
+        other.deliveries,
+        other.lock_ms > 0,
+    ) and abs(one.held_ms - other.held_ms) < ONE_DELIVERY_MS
 
 
 def runs_of(partition: Partition, entries: Sequence[Entry], counts: Sequence[int]) -> list[Run]:
