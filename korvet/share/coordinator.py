@@ -123,7 +123,7 @@ class ShareCoordinator:
     routing: Routing
     limits_of: Callable[[str], ShareLimits]
     runtime: Runtime[ShareMachine] = field(init=False, repr=False)
-    _waiting: dict[str, set[trio.Event]] = field(factory=dict, repr=False)
+    _waiting: dict[str, dict[trio.Event, None]] = field(factory=dict, repr=False)  # in their order
 
     verbs: ClassVar[Verbs] = VERBS
 
@@ -269,13 +269,13 @@ class ShareCoordinator:
     def wait_for(self, keys: Iterable[str], event: trio.Event) -> None:
         """Set the event when records of one of the share partitions are released in this process."""
         for key in keys:
-            self._waiting.setdefault(key, set()).add(event)
+            self._waiting.setdefault(key, {})[event] = None
 
     def stop_waiting(self, keys: Iterable[str], event: trio.Event) -> None:
         """Undo `wait_for`."""
         for key in keys:
-            events = self._waiting.get(key, set())
-            events.discard(event)
+            events = self._waiting.get(key, {})
+            events.pop(event, None)
             if not events:
                 self._waiting.pop(key, None)
 

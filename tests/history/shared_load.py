@@ -35,9 +35,10 @@ from korvet.protocol.messages.share_fetch import (
     ShareFetchResponse,
 )
 from korvet.protocol.requests import decode_response
-from tests.handlers.share_groups import ACCEPT, RELEASE, acquired_records
+from korvet.testing.queue_history import Delivered, Event, Finished, Left, Lost, Produced, Released, Sent
+from korvet.testing.records import acquired_records
+from tests.handlers.share_groups import ACCEPT, RELEASE
 from tests.history.clients import started
-from tests.history.shared import Delivered, Event, Finished, Left, Lost, Produced, Released, Sent
 
 TOPIC, GROUP = "jobs", "workers"
 STREAM = f"korvet:{TOPIC}:0"

@@ -24,6 +24,17 @@ from redis.sentinel import Sentinel
 
 from korvet.storage.redis import shares
 from korvet.storage.redis.client.connection import Script
+from korvet.testing.queue_history import (
+    Delivered,
+    Event,
+    Finished,
+    Left,
+    Lost,
+    Produced,
+    Released,
+    Sent,
+    anomalies,
+)
 from korvet.testing.threads import running_broker
 from tests.history.faults import (
     CutPrimary,
@@ -40,7 +51,6 @@ from tests.history.faults import (
     PauseServer,
     RestartBroker,
 )
-from tests.history.shared import Delivered, Event, Finished, Left, Lost, Produced, Released, Sent, anomalies
 from tests.history.shared_load import GROUP, STREAM, TOPIC, SharedLoad
 from tests.processes import KorvetProcess
 from tests.sentinels import NAME, SentinelSet
