@@ -32,6 +32,7 @@ async def share_partition_rows(client: Client, group: Group) -> list[dict[str, A
             "partition": tp.partition,
             "start-offset": offset.start,
             "lag": offset.lag,
+            "error": offset.error and str(offset.error),
             "members": [share_member_row(group, member) for member in members],
         }
         for tp, offset, members in await share_partitions(client, group)
@@ -40,7 +41,7 @@ async def share_partition_rows(client: Client, group: Group) -> list[dict[str, A
 
 async def share_record_rows(client: Client, group: Group, most: int) -> list[dict[str, Any]]:
     """Return a row per partition with records in flight: their number, and at most `most` rows of the first ones."""
-    from korvet.client.share_offsets import records_in_flight, share_offsets
+    from korvet.client.share_offsets import known, records_in_flight, share_offsets
 
     tps = [each.tp for each in await share_offsets(client, group.group_id)]
     members = {member.member_id: member for member in group.members}
@@ -49,7 +50,8 @@ async def share_record_rows(client: Client, group: Group, most: int) -> list[dic
             "group": group.group_id,
             "topic": found.tp.topic,
             "partition": found.tp.partition,
-            "in-flight": found.count,
+            "in-flight": known(found.count),
+            "error": found.error and str(found.error),
             "records": [share_record_row(each, members.get(each.member_id)) for each in found.records],
         }
         for found in await records_in_flight(client, group.group_id, tps, most)
@@ -93,7 +95,8 @@ def print_share_records(rows: list[dict[str, Any]]) -> None:
         for each in row["records"]
     ]
     print_table(texts, RECORD_COLUMNS)
-    total = sum(row["in-flight"] for row in rows)
+    print_errors(rows)
+    total = sum(row["in-flight"] or 0 for row in rows)
     shown = sum(each["records"] for row in rows for each in row["records"])
     click.echo(f"in flight: {total:,}" + (f", shown: {shown:,}" if shown < total else ""))
 
@@ -113,11 +116,19 @@ def rest(ms: int | None) -> str:
     return f"in {ms / 1000:.1f} s" if ms else "ended"
 
 
+def print_errors(rows: list[dict[str, Any]]) -> None:
+    """Print the errors of partitions whose state the broker cannot read."""
+    for row in rows:
+        if row["error"]:
+            click.echo(f"korvet: {row['error']}", err=True)
+
+
 def print_share_group(group: Group, rows: list[dict[str, Any]], *, members: bool) -> None:
     """Print the partitions, unless `members` is True, and the members."""
     if not members:
         texts = [dashed(row) | {"members": len(row["members"])} for row in rows]
         print_table(texts, PARTITION_COLUMNS)
+        print_errors(rows)
         lags = [row["lag"] for row in rows if row["lag"] is not None]
         if lags or not rows:
             click.echo(f"total lag: {sum(lags):,}")

@@ -11,7 +11,7 @@ from korvet.client.cluster import error_about, raise_for, raise_worst
 from korvet.client.connection import Address
 from korvet.client.groups import Group, GroupMember
 from korvet.client.model import TopicPartition, by_topic
-from korvet.protocol.errors import KafkaError, NotCoordinator, UnsupportedVersion
+from korvet.protocol.errors import KafkaError, NotCoordinator, NotLeaderOrFollower, UnsupportedVersion
 from korvet.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,
@@ -29,19 +29,27 @@ class ShareOffset:
     tp: TopicPartition
     start: int | None
     lag: int | None
+    error: KafkaError | None = None
 
 
 @frozen
 class PartitionInFlight:
-    """The records of a partition that are acquired, or available again: how many, and the first ones of them."""
+    """The records of a partition that are acquired, or available again: how many, and the first ones of them.
+
+    A partition whose state the broker cannot read has an error.
+    """
 
     tp: TopicPartition
     count: int
     records: Sequence[RecordsInFlight]
+    error: KafkaError | None = None
 
 
 async def share_offsets(client: Client, group_id: str) -> list[ShareOffset]:
-    """Return the offsets of a share group in each partition with a state, sorted. Raises UnsupportedVersion, …"""
+    """Return the offsets of a share group in each partition with a state, sorted. Raises UnsupportedVersion, …
+
+    A partition whose state the broker cannot read has an error.
+    """
 
     async def ask() -> DescribeShareGroupOffsetsResponseGroup:
         asked = DescribeShareGroupOffsetsRequestGroup(group_id=group_id, topics=None)
@@ -49,20 +57,15 @@ async def share_offsets(client: Client, group_id: str) -> list[ShareOffset]:
         answer = await client.request(request, DescribeShareGroupOffsetsResponse, group_id=group_id)
         (described,) = answer.groups
         raise_for(described.error_code, f"group {group_id}", described.error_message)
-        for topic in described.topics:
-            for each in topic.partitions:
-                tp = TopicPartition(topic.topic_name, each.partition_index)
-                raise_for(each.error_code, str(tp), each.error_message)
         return described
 
     described = await client.retrying(ask)
-    found = [
-        ShareOffset(
-            TopicPartition(topic.topic_name, each.partition_index), known(each.start_offset), known(each.lag)
-        )
-        for topic in described.topics
-        for each in topic.partitions
-    ]
+    found = []
+    for topic in described.topics:
+        for each in topic.partitions:
+            tp = TopicPartition(topic.topic_name, each.partition_index)
+            error = error_about(each.error_code, tp, each.error_message) if each.error_code else None
+            found.append(ShareOffset(tp, known(each.start_offset), known(each.lag), error))
     return sorted(found, key=lambda each: each.tp)
 
 
@@ -98,17 +101,18 @@ async def records_in_flight(
         for topic in described.topics:
             for each in topic.partitions:
                 tp = TopicPartition(topic.topic_name, each.partition_index)
-                if each.error_code:
-                    errors.append(error_about(each.error_code, str(tp), each.error_message))
-                elif each.in_flight_count < 0:
+                error = error_about(each.error_code, tp, each.error_message) if each.error_code else None
+                if isinstance(error, NotLeaderOrFollower):  # the leader has changed
+                    errors.append(error)
+                elif error is None and each.in_flight_count < 0:
                     errors.append(unsupported)
                 else:
                     missing.discard(tp)
-                    found[tp] = PartitionInFlight(tp, each.in_flight_count, each.in_flight)
+                    found[tp] = PartitionInFlight(tp, each.in_flight_count, each.in_flight, error)
         raise_worst(errors)
 
     await client.retrying(lambda: client.each_leader(missing, ask))
-    return [found[tp] for tp in sorted(found) if found[tp].count]
+    return [found[tp] for tp in sorted(found) if found[tp].count or found[tp].error]
 
 
 async def share_partitions(

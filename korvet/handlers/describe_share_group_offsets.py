@@ -11,7 +11,8 @@ Records in flight: korvet's own tagged field `max_in_flight` of a request return
 `korvet groups` and the web page: of each partition the number of records in flight, and the first ones of them. The
 leader of the partition answers, whether or not it coordinates the group.
 
-Errors: TOPIC_AUTHORIZATION_FAILED of a partition. Groups, topics and partitions that do not exist have no states, and
+Errors: TOPIC_AUTHORIZATION_FAILED and KAFKA_STORAGE_ERROR of a partition, and the latter of a group if no state can be
+read. Groups, topics and partitions that do not exist have no states, and
 are no errors, as in Kafka. With `max_in_flight`: NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION.
 """
 
@@ -43,7 +44,7 @@ from korvet.share.partition import SharePartition
 from korvet.storage.interface import TopicPartition
 from korvet.storage.shares import UNKNOWN, ShareOffsets, SharePartitionKey
 
-States = Mapping[TopicPartition, SharePartition | ShareOffsets]
+States = Mapping[TopicPartition, SharePartition | ShareOffsets | KafkaError]
 #: Completes what is described of a partition. Arguments: the topic's id, the description, the partition.
 Look = Callable[[UUID, Described, TopicPartition], Awaitable[None]]
 
@@ -140,6 +141,8 @@ async def _offsets(
     broker: Broker, states: States, _topic_id: UUID, described: Described, tp: TopicPartition
 ) -> None:
     state = states.get(tp)
+    if isinstance(state, KafkaError):
+        raise state
     if state is not None:
         offsets = await broker.log.latest(tp)
         described.start_offset, described.leader_epoch = state.start, offsets.leader_epoch

@@ -30,6 +30,7 @@ from korvet.protocol.errors import (
     KafkaStorageError,
     NotCoordinator,
     NotLeaderOrFollower,
+    detached,
 )
 from korvet.share.document import UnreadableShare, read, written
 from korvet.share.partition import Read, SharePartition
@@ -281,14 +282,16 @@ class ShareCoordinator:
 
     # --- Administration ---------------------------------------------------------------------------------
 
-    async def stored(self, group_id: str) -> dict[SharePartitionKey, SharePartition]:
-        """Return the stored states of a group."""
-        found: dict[SharePartitionKey, SharePartition] = {}
+    async def stored(self, group_id: str) -> dict[SharePartitionKey, SharePartition | KafkaError]:
+        """Return the stored states of a group, or the errors of those that cannot be read."""
+        found: dict[SharePartitionKey, SharePartition | KafkaError] = {}
         for key in await self._keys_where(lambda each: each.group_id == group_id):
             document = await self.storage.load(SHARE, str(key))
             if document is not None:
-                with suppress(UnreadableShare):
-                    found[key] = read(document.value, ShareLimits())
+                try:
+                    found[key] = self._read(str(key), document.value, {}).partition
+                except KafkaError as error:
+                    found[key] = detached(error)
         return found
 
     async def reset(self, key: SharePartitionKey, offset: int) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import define
 
+from korvet.protocol.errors import KafkaError
 from korvet.share.coordinator import ShareCoordinator
 from korvet.share.partition import SharePartition
 from korvet.storage.interface import Storage, Topic
@@ -68,11 +69,13 @@ class SharePartitions:
 
     # --- Administration ---------------------------------------------------------------------------------
 
-    async def stored(self, group_id: str) -> Mapping[SharePartitionKey, SharePartition | ShareOffsets]:
-        """Return the states of a group in all topics."""
+    async def stored(
+        self, group_id: str
+    ) -> Mapping[SharePartitionKey, SharePartition | ShareOffsets | KafkaError]:
+        """Return the states of a group in all topics, or the errors of those that cannot be read."""
         topics = {topic.topic_id: topic for topic in (await self._storage.topics()).values()}
         kept = [topic for topic in topics.values() if self._storage.keeps_shares(topic)]
-        found: dict[SharePartitionKey, SharePartition | ShareOffsets] = {}
+        found: dict[SharePartitionKey, SharePartition | ShareOffsets | KafkaError] = {}
         for key, state in (await self.coordinator.stored(group_id)).items():
             topic = topics.get(key.topic_id)
             if topic is not None and not self._storage.keeps_shares(topic):

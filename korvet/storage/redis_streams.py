@@ -545,7 +545,7 @@ class RedisStreamsStorage(Storage):
 
     async def share_offsets(
         self, group_id: str, topics: Collection[Topic]
-    ) -> Mapping[SharePartitionKey, ShareOffsets]:
+    ) -> Mapping[SharePartitionKey, ShareOffsets | KafkaError]:
         return await self._shares.share_offsets(group_id, topics)
 
     async def share_in_flight(self, key: SharePartitionKey, limits: ShareLimits, most: int) -> InFlight:

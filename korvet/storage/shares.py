@@ -14,7 +14,7 @@ from uuid import UUID
 from attrs import frozen
 
 from korvet.protocol.encoded_batches import EncodedBatches
-from korvet.protocol.errors import UnsupportedVersion
+from korvet.protocol.errors import KafkaError, UnsupportedVersion
 from korvet.storage.values import IsolationLevel, Topic, TopicPartition
 
 AVAILABLE = ""  # the member of a run that no member has acquired
@@ -191,8 +191,11 @@ class ShareLog:
         self,
         group_id: str,  # noqa: ARG002  stores that keep shares use it
         topics: Collection[Topic],  # noqa: ARG002
-    ) -> Mapping[SharePartitionKey, ShareOffsets]:
-        """Return the offsets of the group's share partitions that the store keeps in these topics."""
+    ) -> Mapping[SharePartitionKey, ShareOffsets | KafkaError]:
+        """Return the offsets of the group's share partitions that the store keeps in these topics.
+
+        A share partition that cannot be read has an error. If none can be read, the error is raised.
+        """
         return {}
 
     async def share_in_flight(self, key: SharePartitionKey, limits: ShareLimits, most: int) -> InFlight:  # noqa: ARG002

@@ -15,6 +15,9 @@ from korvet.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequestGroup,
     DescribeShareGroupOffsetsRequestTopic,
 )
+from korvet.share.coordinator import SHARE
+from korvet.storage.interface import TopicPartition
+from korvet.storage.shares import SharePartitionKey
 from tests.handlers.share_groups import ACCEPT, RELEASE, ShareMember, configure
 from tests.handlers.support import T0, append, ask, create
 
@@ -59,6 +62,21 @@ async def test_start_offset_and_lag_follow_acknowledgements(broker: Broker, alic
     assert [] == before
     assert [("t", 0, 0, 4, 0)] == acquired
     assert [("t", 0, 2, 2, 0)] == await offsets(broker)
+
+
+async def test_a_state_that_cannot_be_read_is_an_error_of_its_partition(
+    broker: Broker, alice: ShareMember
+) -> None:
+    await alice.fetch(0, 1)
+    key = str(SharePartitionKey(TopicPartition("t", 1), alice.topic_id, "g"))
+    document = await broker.share.coordinator.storage.load(SHARE, key)
+    assert document is not None
+    await broker.share.coordinator.storage.save(SHARE, key, b"{}", expected_version=document.version)
+
+    first, second = await offsets(broker)
+
+    assert ("t", 0, 0, 4, ErrorCode.NONE) == first
+    assert ("t", 1, -1, -1, ErrorCode.KAFKA_STORAGE_ERROR) == second
 
 
 async def in_flight(broker: Broker, most: int, topic: str = "t") -> list[Any]:

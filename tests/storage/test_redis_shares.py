@@ -79,7 +79,9 @@ class Queue:
         await self.storage.acknowledge_share(self.key, member_id, batches, limits)
 
     async def lag(self) -> int:
-        return (await self.storage.share_offsets("workers", [self.topic]))[self.key].lag
+        found = (await self.storage.share_offsets("workers", [self.topic]))[self.key]
+        assert isinstance(found, ShareOffsets)
+        return found.lag
 
 
 def values(acquired: Acquired) -> list[str]:
@@ -139,6 +141,26 @@ async def test_xpending_shows_what_members_have_acquired(queue: Queue, client: r
 
     assert [("alice", 1), ("alice", 1), ("bob", 1), ("bob", 1)] == pending(client)
     assert 4 == await queue.lag()
+
+
+@pytest.mark.parametrize("damaged", ["korvet:jobs:{}", "{{korvet:jobs:{}}}:$shares"])
+async def test_share_partition_that_cannot_be_read_has_an_error(
+    redis_server: RedisServer, client: redis.Redis, damaged: str
+) -> None:
+    async with open_redis_storage(redis_server.url) as storage:
+        topic = await storage.create_topic("jobs", 2, {"storage.layout": "record"})
+        keys = [
+            SharePartitionKey(TopicPartition("jobs", number), topic.topic_id, "workers")
+            for number in range(2)
+        ]
+        for key in keys:
+            await storage.open_share(key, 0)
+        client.delete(damaged.format(1))
+        client.set(damaged.format(1), "by hand")
+        found = await storage.share_offsets("workers", [topic])
+
+    assert isinstance(found[keys[0]], ShareOffsets)
+    assert isinstance(found[keys[1]], KafkaError)
 
 
 async def test_records_in_flight_are_the_pending_entries(queue: Queue, client: redis.Redis) -> None:

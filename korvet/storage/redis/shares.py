@@ -16,20 +16,24 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import cast
 
 from attrs import define, field
 
+from korvet.concurrency.tasks import in_parallel
 from korvet.concurrency.time_slices import TimeSlices
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.encoded_batches import EncodedBatches
 from korvet.protocol.errors import (
     InvalidRecordState,
     InvalidRequest,
+    KafkaError,
     NonEmptyGroup,
     NotEnoughReplicasAfterAppend,
     UnknownTopicOrPartition,
+    detached,
 )
 from korvet.storage.interface import IsolationLevel, Topic, TopicPartition
 from korvet.storage.redis.append.layouts import StorageLayout
@@ -188,20 +192,32 @@ class Shares:
 
     async def share_offsets(
         self, group_id: str, topics: Collection[Topic]
-    ) -> dict[SharePartitionKey, ShareOffsets]:
+    ) -> dict[SharePartitionKey, ShareOffsets | KafkaError]:
         """See `ShareLog.share_offsets`."""
-        found = {}
-        for partition in await self._opened(group_id, topics):
-            try:
-                status, *rest = await self._call(partition, SHARE_OFFSETS, group_id, b"")
-            except UnknownTopicOrPartition:
-                continue
-            if status == b"ok":
-                start, lag = rest
-                key = SharePartitionKey(partition.tp, partition.topic.topic_id, group_id)
-                offset = partition.mapper.offset(start)
-                found[key] = ShareOffsets(partition.bound(start) if offset is None else offset, int(lag))
-        return found
+        opened, failed = await self._opened(group_id, topics)
+        offsets = await in_parallel(partial(self._offsets, group_id), opened)
+        if failed and not opened:
+            raise next(iter(failed.values()))
+        found = dict(zip(opened, offsets, strict=True)) | failed
+        return {
+            SharePartitionKey(partition.tp, partition.topic.topic_id, group_id): each
+            for partition, each in found.items()
+            if each is not None
+        }
+
+    async def _offsets(self, group_id: str, partition: Partition) -> ShareOffsets | KafkaError | None:
+        """Return where a group is in a partition, an error, or None if it has no state there."""
+        try:
+            status, *rest = await self._call(partition, SHARE_OFFSETS, group_id, b"")
+        except UnknownTopicOrPartition:
+            return None
+        except KafkaError as error:
+            return detached(error)
+        if status != b"ok":
+            return None
+        start, lag = rest
+        offset = partition.mapper.offset(start)
+        return ShareOffsets(partition.bound(start) if offset is None else offset, int(lag))
 
     async def share_in_flight(self, key: SharePartitionKey, limits: ShareLimits, most: int) -> InFlight:
         """See `ShareLog.share_in_flight`. These are the pending entries of the Redis group."""
@@ -233,7 +249,10 @@ class Shares:
 
     async def forget_shares(self, group_id: str, topics: Collection[Topic]) -> None:
         """See `ShareLog.forget_shares`."""
-        for partition in await self._opened(group_id, topics):
+        opened, failed = await self._opened(group_id, topics)
+        for error in failed.values():
+            raise error
+        for partition in opened:
             with suppress(UnknownTopicOrPartition):
                 await self._write(partition, SHARE_FORGET, group_id, b"")
 
@@ -248,10 +267,12 @@ class Shares:
     async def _partition(self, tp: TopicPartition) -> Partition:
         return self.partitions.known(tp) or await self.partitions.find(tp)
 
-    async def _opened(self, group_id: str, topics: Collection[Topic]) -> list[Partition]:
-        """Return the partitions with a state of the group."""
+    async def _opened(
+        self, group_id: str, topics: Collection[Topic]
+    ) -> tuple[list[Partition], dict[Partition, KafkaError]]:
+        """Return the partitions with a state of the group, and the errors of those that may have one."""
         tps = [tp for topic in topics if self.keeps_shares(topic) for tp in partitions_of(topic)]
-        opened = []
+        opened, failed = [], {}
         time_slices = TimeSlices()
         for at in range(0, len(tps), PARTITIONS_AT_ONCE):
             some = []
@@ -262,11 +283,11 @@ class Shares:
             replies = await self.redis.pipeline(commands, repeatable=True)
             for partition, reply in zip(some, replies, strict=True):
                 if isinstance(reply, Exception):
-                    raise self.redis.failure(reply)
-                if reply is not None:
+                    failed[partition] = detached(self.redis.failure(reply))
+                elif reply is not None:
                     opened.append(partition)
             await time_slices.next()
-        return opened
+        return opened, failed
 
     async def _bound(self, partition: Partition, *, is_committed: bool) -> bytes:
         """Return the ID at which the records end that members may get; b"" for the end of the log."""
