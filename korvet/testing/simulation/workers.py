@@ -48,9 +48,9 @@ from korvet.testing.simulation.clients import (
 )
 
 MOST_RECORDS = 20
-# How often a worker, of the times that it gets records, dies, or is too slow; and how often it lets a record alone.
+# Probabilities that a worker with new records dies or is too slow, and that it lets one of them alone or releases it.
 DIES, SLOW, LET_ALONE, RELEASES = 0.02, 0.02, 0.05, 0.1
-LEAVES = 0.05  # of its heartbeats
+LEAVES = 0.05  # at each heartbeat
 
 
 @frozen
@@ -63,7 +63,7 @@ class QueueSettings:
     lock_s: float
 
 
-#: What a worker does with records: their offsets, values and acknowledgements, by partition.
+#: Offsets, values and acknowledgements of records, by partition.
 Decided = dict[int, list[tuple[int, str, AckType]]]
 
 
@@ -85,7 +85,7 @@ class Session:
 
 @define(eq=False)
 class Worker(Client):
-    """See the module. It works until it is cancelled; once `is_stopping`, it accepts everything."""
+    """See the module. A worker runs until the caller cancels it, and accepts every record once `is_stopping`."""
 
     settings: QueueSettings
     is_stopping: bool = False
