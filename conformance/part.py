@@ -25,6 +25,7 @@ SETTINGS = {
     "super.users": "User:ANONYMOUS",
     "group.initial.rebalance.delay.ms": "200",
     "group.min.session.timeout.ms": "1000",
+    "group.share.min.record.lock.duration.ms": "1000",
 }
 REDIS = {
     "record/timestamp": {"storage.layout": "record", "offset.mapping": "timestamp"},

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,8 +22,18 @@ from attrs import define, field, frozen
 from conformance.apache_kafka import TOOLS, jars
 from conformance.java_client import POMS, compiled
 from conformance.part import Result, Target, program
-from conformance.tools_steps import FILES, MEMBER_STEPS, STEPS, Step, everything, ordered, settings
+from conformance.tools_steps import (
+    FILES,
+    MEMBER_STEPS,
+    SHARE_MEMBER_STEPS,
+    STEPS,
+    Step,
+    everything,
+    ordered,
+    settings,
+)
 
+MEMBER_LIMIT_S = 60.0
 ESCAPES = {"\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 UNESCAPES = {escaped: plain for plain, escaped in ESCAPES.items()}
 
@@ -135,11 +146,10 @@ REPLACED: Sequence[tuple[str, str]] = (
 def run(targets: Sequence[Target]) -> Iterator[Result]:
     """Run every step with the tools of each release on all brokers concurrently; compare with Apache Kafka's output."""
     for release, pom in POMS.items():
-        version = release.partition(".")[0]
-        steps = [step for step in (*STEPS, *MEMBER_STEPS) if version in step.versions]
+        steps = [step for step in (*STEPS, *MEMBER_STEPS, *SHARE_MEMBER_STEPS) if step.is_for(release)]
         with tempfile.TemporaryDirectory(prefix="korvet-tools-") as folder:
             class_path = compiled(Path(folder), jars(pom))
-            script = Script(release, version, class_path, Path(folder))
+            script = Script(release, class_path, Path(folder))
             with ThreadPoolExecutor(len(targets)) as pool:
                 answers = dict(
                     zip((each.name for each in targets), pool.map(script.play, targets), strict=True)
@@ -152,10 +162,9 @@ def run(targets: Sequence[Target]) -> Iterator[Result]:
 
 @frozen
 class Script:
-    """The steps for the tools of one release; `version` is its major version."""
+    """The steps for the tools of one release."""
 
     release: str
-    version: str
     class_path: str
     folder: Path
 
@@ -166,26 +175,45 @@ class Script:
     def play(self, target: Target) -> list[Answer]:
         """Run every step on one broker, then the steps that require a group member."""
         names = {"topic": f"tools-{self._suffix}", "group": f"tools-group-{self._suffix}"}
+        names["share"] = f"tools-share-{self._suffix}"
         names |= {"broker": target.bootstrap_servers, "folder": str(self.folder)}
         for name, content in FILES.items():
             (self.folder / name).write_text(content.format(**names))
         with Toolbox(self.class_path, self.release) as tools:
-            answers = [tools.step(step, names) for step in STEPS if self.version in step.versions]
-            return answers + self._beside_a_member(tools, names | {"topic": f"tools-member-{self._suffix}"})
+            answers = [tools.step(step, names) for step in STEPS if step.is_for(self.release)]
+            names["topic"] = f"tools-member-{self._suffix}"
+            answers += self._beside_a_member(
+                tools,
+                names,
+                Step("kafka-console-consumer", "--topic {topic} --group {group} --max-messages 1"),
+                Step("kafka-consumer-groups", "--describe --group {group} --state"),
+                MEMBER_STEPS,
+            )
+            if any(step.is_for(self.release) for step in SHARE_MEMBER_STEPS):
+                names["topic"] = names["share"] = f"tools-share-member-{self._suffix}"
+                answers += self._beside_a_member(
+                    tools,
+                    names,
+                    Step("kafka-console-share-consumer", "--topic {share} --group {share} --max-messages 1"),
+                    Step("kafka-share-groups", "--describe --group {share} --members"),
+                    SHARE_MEMBER_STEPS,
+                )
+            return answers
 
-    def _beside_a_member(self, tools: Toolbox, names: Mapping[str, str]) -> list[Answer]:
-        """Run steps while a console consumer is a member of the group."""
+    def _beside_a_member(
+        self, tools: Toolbox, names: Mapping[str, str], reading: Step, shown: Step, steps: Sequence[Step]
+    ) -> list[Answer]:
+        """Run steps while a console consumer is a member of the group: `shown` has its state or its partitions."""
         tools.step(Step("kafka-topics", "--create --topic {topic} --partitions 2"), names)
-        reading = Step("kafka-console-consumer", "--topic {topic} --group {group} --max-messages 1")
         stopping = Step("kafka-console-producer", "--topic {topic}", given="end\n")
-        state = Step("kafka-consumer-groups", "--describe --group {group} --state")
         with Toolbox(self.class_path, self.release) as other, ThreadPoolExecutor(1) as pool:
             member = pool.submit(other.step, reading, names)
             try:
-                for _attempt in range(200):
-                    if "Stable" in tools.step(state, names).output:
-                        break
-                return [tools.step(step, names) for step in MEMBER_STEPS if self.version in step.versions]
+                limit = time.monotonic() + MEMBER_LIMIT_S
+                while not re.search(r"Stable|\S+:0", tools.step(shown, names).output):
+                    if time.monotonic() > limit:
+                        raise RuntimeError(f"{reading.tool} has not become a member on {names['broker']}")
+                return [tools.step(step, names) for step in steps if step.is_for(self.release)]
             finally:
                 while not member.done():  # it starts at the end of the topic: one of these comes later
                     tools.step(stopping, names)

@@ -1,13 +1,14 @@
 """The steps of Kafka's command line tools, in order; the same on every broker.
 
-In arguments, `{topic}`, `{group}`, `{broker}` and `{folder}` are replaced by names of the run, the bootstrap servers,
-and a folder with the `FILES`.
+In arguments, `{topic}`, `{group}`, `{share}`, `{broker}` and `{folder}` are replaced by names of the run, the bootstrap
+servers, and a folder with the `FILES`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from attrs import field, frozen
 
@@ -64,7 +65,7 @@ class Step:
     """A run of one tool.
 
     `status` is its exit status on every broker. `refused` is korvet's message where it deviates from Apache Kafka: the
-    tool then prints it and exits with 1; `why` is the reason.
+    tool then prints it and exits with 1; `why` is the reason. `versions` are releases of the tools, or major versions.
     """
 
     tool: str
@@ -76,6 +77,10 @@ class Step:
     refused: str = ""
     why: str = ""
     versions: Sequence[str] = BOTH
+
+    def is_for(self, release: str) -> bool:
+        """Return True if the tools of a release run it."""
+        return release in self.versions or release.partition(".")[0] in self.versions
 
 
 _ACLS = "kafka-acls"
@@ -191,7 +196,7 @@ _READER = "--allow-principal User:reader --operation Read --operation Describe"
 _WRITER = (
     "--allow-principal User:writer --producer --topic {topic} --transactional-id {topic}-id --idempotent"
 )
-_MEMBER = "--allow-principal User:member --consumer --topic {topic} --group {group}"
+_MEMBER_ACL = "--allow-principal User:member --consumer --topic {topic} --group {group}"
 _PREFIXED = "--topic {topic}-prefix --resource-pattern-type prefixed"
 _DENIED = "--deny-principal User:* --deny-host 10.1.2.3 --operation All"
 
@@ -200,7 +205,7 @@ ACL_STEPS = (
     Step(_ACLS, "--add --topic {topic} " + _READER, shown=ordered),
     Step(_ACLS, f"--add {_PREFIXED} {_DENIED}", shown=ordered),
     Step(_ACLS, f"--add {_WRITER}", shown=ordered),
-    Step(_ACLS, f"--add {_MEMBER}", shown=ordered),
+    Step(_ACLS, f"--add {_MEMBER_ACL}", shown=ordered),
     Step(_ACLS, "--list", shown=ordered),
     Step(_ACLS, "--list --topic {topic}", shown=ordered),
     Step(_ACLS, "--list --group {group}", shown=ordered),
@@ -209,7 +214,7 @@ ACL_STEPS = (
     Step(_ACLS, f"--list {_PREFIXED}", shown=ordered),
     Step(_ACLS, "--list --topic {topic}-prefixes --resource-pattern-type match", shown=ordered),
     Step(_ACLS, "--list --principal User:member --principal User:absent", shown=ordered),
-    Step(_ACLS, f"--remove --force {_MEMBER}"),
+    Step(_ACLS, f"--remove --force {_MEMBER_ACL}"),
     Step(_ACLS, "--list --group {group}"),
     Step(_ACLS, "--remove --force --topic {topic} --allow-principal User:reader --operation Read"),
     Step(_ACLS, "--list --topic {topic}", shown=ordered),
@@ -291,6 +296,106 @@ GROUP_STEPS = (
         "--describe --group {group}",
         shown=only("(?i)group \\S+ (?:not found|does not exist)"),
     ),
+)
+
+_SHARES = "kafka-share-groups"
+_SHARED = "kafka-console-share-consumer"
+_OF_SHARE = "--entity-type groups --entity-name {share}"
+_RESHARE = "--reset-offsets --group {share} --topic {share}"
+_4_4 = ("4.4",)
+_LISTED = only(r"^tools-share.*")
+#: Kafka stores the start offset from before a change with the change.
+_LAG = only(r"^GROUP.*|\d+\s*$")
+
+
+def shared(text: str) -> str:
+    """Compare the settings of share groups that both brokers have."""
+    return settings(only(r"^.* configs for .*|^ +share\.(?!assignment\.)\S+=\S*")(text))
+
+
+def _since_4(tool: str, arguments: str, **more: Any) -> Step:
+    return Step(tool, arguments, **({"versions": ("4",)} | more))
+
+
+#: A topic of one partition and a share group, which have the same name.
+SHARE_STEPS = (
+    _since_4(_TOPICS, "--create --topic {share} --partitions 1"),
+    _since_4("kafka-console-producer", "--topic {share}", given="a\nb\nc\nd\ne\nf\n"),
+    _since_4(_CONFIGS, f"{_OF_SHARE} --alter --add-config share.auto.offset.reset=earliest"),
+    _since_4(
+        _CONFIGS,
+        f"{_OF_SHARE} --alter --add-config share.delivery.count.limit=3,share.isolation.level=read_committed",
+    ),
+    _since_4(_CONFIGS, f"{_OF_SHARE} --describe", shown=shared),
+    _since_4(_CONFIGS, f"{_OF_SHARE} --alter --delete-config share.isolation.level"),
+    _since_4(_CONFIGS, f"{_OF_SHARE} --describe", shown=shared),
+    _since_4(_CONFIGS, f"{_OF_SHARE} --describe --all", shown=shared),
+    _since_4(
+        _CONFIGS,
+        f"{_OF_SHARE} --alter --add-config share.delivery.count.limit=1",
+        status=1,
+        shown=only(r"InvalidConfigurationException: Invalid value 1 for configuration share\S+"),
+    ),
+    _since_4(
+        _CONFIGS,
+        f"{_OF_SHARE} --alter --add-config share.auto.offset.reset=nowhere",
+        status=1,
+        shown=only("InvalidConfigurationException"),
+    ),
+    _since_4(_SHARES, "--describe --group {share}", shown=only("GroupIdNotFoundException.*")),
+    _since_4(
+        _SHARED,
+        "--topic {share} --group {share} --release --max-messages 6 --timeout-ms 30000 "
+        "--property print.partition=true --property print.delivery=true",
+    ),
+    _since_4(_SHARES, "--describe --group {share} --offsets", shown=_LAG),
+    _since_4(_SHARED, "--topic {share} --group {share} --reject --max-messages 2 --timeout-ms 30000"),
+    _since_4(
+        _SHARED,
+        "--topic {share} --group {share} --max-messages 4 --timeout-ms 30000 --property print.delivery=true",
+    ),
+    _since_4(_SHARED, "--topic {share} --group {share} --timeout-ms 1500"),
+    _since_4(_SHARES, "--list", shown=_LISTED),
+    _since_4(_SHARES, "--list --state", shown=_LISTED),
+    _since_4(_SHARES, "--list --state Empty", shown=_LISTED),
+    _since_4(_SHARES, "--list --state Nonsense", status=1, shown=only("^Invalid state list 'Nonsense'")),
+    _since_4("kafka-groups", "--list --share", shown=_LISTED),
+    _since_4("kafka-groups", "--list --group-type share", shown=_LISTED),
+    _since_4(_SHARES, "--describe --group {share}", shown=_LAG),
+    _since_4(_SHARES, "--describe --group {share} --verbose", shown=_LAG),
+    _since_4(_SHARES, "--describe --group {share} --members"),
+    _since_4(_SHARES, "--describe --group {share} --state"),
+    _since_4(_SHARES, "--describe --all-groups --state", shown=_LISTED),
+    _since_4(_SHARES, f"{_RESHARE} --to-earliest --dry-run", has_offsets=True),
+    _since_4(_SHARES, f"{_RESHARE} --to-earliest --execute", has_offsets=True),
+    _since_4(_SHARES, "--describe --group {share}", has_offsets=True),
+    _since_4(_SHARES, f"{_RESHARE}:0 --to-latest --execute", has_offsets=True),
+    _since_4(_SHARES, f"{_RESHARE} --to-offset 1 --execute", has_offsets=True, versions=_4_4),
+    _since_4(_SHARES, f"{_RESHARE} --to-current --dry-run", has_offsets=True, versions=_4_4),
+    _since_4(_SHARES, f"{_RESHARE} --to-datetime 2020-01-01T00:00:00.000 --execute", has_offsets=True),
+    _since_4(
+        _SHARES,
+        "--reset-offsets --group {share} --all-topics --to-latest --export --dry-run",
+        has_offsets=True,
+        versions=_4_4,
+    ),
+    _since_4(_SHARES, f"{_RESHARE}-absent --to-earliest --execute", shown=only("^Error: .*")),
+    _since_4(
+        _SHARES,
+        "--reset-offsets --group {share}-new --topic {share} --to-earliest --execute",
+        has_offsets=True,
+    ),
+    _since_4(_SHARES, "--describe --group {share}-new", has_offsets=True),
+    _since_4(_GROUPS, "--describe --group {share}", shown=only("GroupIdNotFoundException: .*")),
+    _since_4(_SHARES, "--delete-offsets --group {share} --topic {share}"),
+    _since_4(
+        _SHARES, "--delete-offsets --group {share} --topic {share}-absent", shown=only(r"^\S+-absent\s+Error")
+    ),
+    _since_4(_SHARES, "--describe --group {share}"),
+    _since_4(_SHARES, "--delete --group {share}"),
+    _since_4(_SHARES, "--delete --group {share}", shown=only("GroupIdNotFoundException: .*"), versions=_4_4),
+    _since_4(_SHARES, "--list", shown=_LISTED),
+    _since_4(_SHARES, "--delete --group {share}-new"),
 )
 
 #: A committed transaction, as administrators see it.
@@ -452,7 +557,8 @@ OTHER_STEPS = (
 
 STEPS = (
     *(*TOPIC_STEPS, *CONFIG_STEPS, *USER_STEPS, *QUOTA_STEPS, *ACL_STEPS),
-    *(*CONSOLE_STEPS, *OFFSET_STEPS, *GROUP_STEPS, *TRANSACTION_STEPS, *CLUSTER_STEPS, *OTHER_STEPS),
+    *(*CONSOLE_STEPS, *OFFSET_STEPS, *GROUP_STEPS, *SHARE_STEPS, *TRANSACTION_STEPS, *CLUSTER_STEPS),
+    *OTHER_STEPS,
 )
 
 #: Steps that run while the group has a member.
@@ -467,4 +573,17 @@ MEMBER_STEPS = (
         "--delete-offsets --group {group} --topic {topic}",
         shown=only("(?i)Successful|GroupSubscribed"),
     ),
+)
+
+_MEMBER = only(r"^GROUP.*|/127\.0\.0\.1\s+console-share-consumer\s+\d+|\S+:\d+\s*$")
+
+#: Steps that run while the share group has a member.
+SHARE_MEMBER_STEPS = (
+    _since_4(_SHARES, "--describe --group {share} --members", shown=_MEMBER),
+    _since_4(_SHARES, "--describe --group {share} --members --verbose", shown=_MEMBER),
+    _since_4(_SHARES, "--describe --group {share} --state"),
+    _since_4(_SHARES, "--list --state Stable", shown=_LISTED),
+    _since_4(_SHARES, f"{_RESHARE} --to-earliest --execute", status=1, shown=only("^Share group .*")),
+    _since_4(_SHARES, "--delete-offsets --group {share} --topic {share}", shown=only("^Error: The group ")),
+    _since_4(_SHARES, "--delete --group {share}", shown=only("GroupNotEmptyException")),
 )

@@ -147,7 +147,7 @@ final class Broker {
         return settings;
     }
 
-    private Map<String, Object> settings(Object... pairs) {
+    Map<String, Object> settings(Object... pairs) {
         var settings = new HashMap<String, Object>();
         settings.put("bootstrap.servers", bootstrap);
         for (int i = 0; i < pairs.length; i += 2) {

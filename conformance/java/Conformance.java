@@ -41,7 +41,12 @@ public final class Conformance {
         new Groups(broker).addTo(conformance);
         new Administration(broker).addTo(conformance);
         new GroupAdministration(broker).addTo(conformance);
-        int failures = conformance.run(List.of(arguments).subList(2, arguments.length));
+        conformance.runAndExit(arguments);
+    }
+
+    /** Run the checks that the arguments choose, and end the process. */
+    void runAndExit(String[] arguments) throws IOException {
+        int failures = run(List.of(arguments).subList(2, arguments.length));
         System.exit(Math.min(failures, 100)); // threads of a check that hangs must not keep the process
     }
 

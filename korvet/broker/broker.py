@@ -47,6 +47,7 @@ from korvet.protocol.errors import (
     KafkaStorageError,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
     PolicyViolation,
     RequestTimedOut,
     SecurityDisabled,
@@ -196,6 +197,11 @@ class Broker:
     def leader_id(self, context: RequestContext, tp: TopicPartition) -> int:
         """Return the node id of a partition's leader."""
         return self.membership.leader_id(tp, context.listener_name)
+
+    def check_leads(self, context: RequestContext, tp: TopicPartition) -> None:
+        """Raise NotLeaderOrFollower if another broker leads a partition."""
+        if self.leader_id(context, tp) != self.membership.node_id:
+            raise NotLeaderOrFollower(f"another broker leads {tp.topic}-{tp.partition}")
 
     def replicas(self, leader_id: int, brokers: Iterable[int]) -> list[int]:
         """Return the replicas to report for a partition, its leader first. None but the leader is one by default."""

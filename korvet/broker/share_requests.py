@@ -15,7 +15,6 @@ from korvet.protocol.errors import (
     KafkaStorageError,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
-    NotLeaderOrFollower,
     detached,
 )
 from korvet.protocol.messages.share_fetch import LeaderIdAndEpoch, NodeEndpoint
@@ -54,8 +53,7 @@ class ShareRequest:
         topic = await self.broker.find_topic_by_id(partition.topic_id)
         self.broker.authorize(self.context, Operation.READ, ResourceType.TOPIC, topic.name)
         tp = self._tps[partition] = partition_of(topic, partition.number)
-        if self.broker.leader_id(self.context, tp) != self.broker.membership.node_id:
-            raise NotLeaderOrFollower(f"another broker leads {tp.topic}-{tp.partition}")
+        self.broker.check_leads(self.context, tp)
         return SharePartitionKey(tp, partition.topic_id, self.session.key.group_id)
 
     async def acknowledge(self, given: Acknowledgements) -> dict[Partition, KafkaError | None]:

@@ -10,7 +10,13 @@ import click
 from korvet.cli.completion import complete_groups, complete_topics
 from korvet.cli.options import as_json, bootstrap_servers, only_states, with_client
 from korvet.cli.output import DASH, dashed, print_json, print_table
-from korvet.cli.share_groups import print_share_group, share_member_row, share_partition_rows
+from korvet.cli.share_groups import (
+    print_share_group,
+    print_share_records,
+    share_member_row,
+    share_partition_rows,
+    share_record_rows,
+)
 from korvet.cli.times import EXAMPLES, now_ms, parse_duration, parse_time
 
 if TYPE_CHECKING:
@@ -86,28 +92,54 @@ def list_groups(states: tuple[str, ...], kinds: tuple[str, ...], servers: str, a
 @click.option("--all", "everything", is_flag=True, help="All groups.")
 @click.option("--members", is_flag=True, help="Show the members and their assignments.")
 @click.option("--state", is_flag=True, help="Show the state, the coordinator and the number of members.")
+@click.option(
+    "--records",
+    is_flag=True,
+    help="Of share groups, show the records in flight: who has acquired them, since when, how many deliveries.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=20,
+    show_default=True,
+    help="With --records: rows for each partition, of the records with the lowest offsets.",
+)
 @bootstrap_servers
 @as_json
 def describe(
-    names: tuple[str, ...], everything: bool, members: bool, state: bool, servers: str, as_json: bool
+    names: tuple[str, ...],
+    everything: bool,
+    members: bool,
+    state: bool,
+    records: bool,
+    limit: int,
+    servers: str,
+    as_json: bool,
 ) -> None:
     """Show each partition's committed offset, the log's end, the lag in records, and the member that reads it.
 
     If a topic's offsets follow the clock (offset.mapping=timestamp), the records are read and counted, 10,000 of a
     partition at most. --json has the lag in milliseconds as well. Of a share group, show each partition's start offset,
     that of the first record that is not finished, its lag, and the members with their epochs.
+
+    --records shows the records that members of a share group, or plain Redis consumers, have acquired, and those that
+    are available again. A row has neighbours in the same state; --json has the number of records of each partition.
     """
     from korvet.client.groups import SHARE
 
     if bool(names) == everything:
         raise click.UsageError("Name groups, or --all.")
-    if members and state:
-        raise click.UsageError("--members and --state exclude each other.")
+    if members + state + records > 1:
+        raise click.UsageError("--members, --state and --records exclude each other.")
 
     async def rows_of_all(client: Client) -> list[tuple[Group, list[dict[str, Any]]]]:
         return [
-            (group, await rows_of(client, group, members=members, state=state))
+            (
+                group,
+                await rows_of(client, group, members=members, state=state, records=limit if records else 0),
+            )
             for group in await described(client, names)
+            if not (records and everything) or group.protocol_type == SHARE
         ]
 
     found = with_client(servers, rows_of_all)
@@ -120,6 +152,9 @@ def describe(
     for index, (group, rows) in enumerate(found):
         if index:
             click.echo()
+        if records:
+            print_share_records(rows)
+            continue
         if not group.members:
             click.echo(f"{group.group_id} has no members.", err=True)
         if group.protocol_type == SHARE:
@@ -146,8 +181,13 @@ async def described(client: Client, names: tuple[str, ...]) -> list[Group]:
     return found
 
 
-async def rows_of(client: Client, group: Group, *, members: bool, state: bool) -> list[dict[str, Any]]:
-    """Return the rows for a group: its state, its members, or its offsets."""
+async def rows_of(
+    client: Client, group: Group, *, members: bool, state: bool, records: int
+) -> list[dict[str, Any]]:
+    """Return the rows for a group: its state, its members, records in flight, or its offsets.
+
+    `records` is the number of rows for the records in flight of each partition, 0 for none.
+    """
     from korvet.client.groups import SHARE
 
     if state:
@@ -161,6 +201,10 @@ async def rows_of(client: Client, group: Group, *, members: bool, state: bool) -
                 "members": len(group.members),
             }
         ]
+    if records:
+        if group.protocol_type != SHARE:
+            raise click.UsageError(f"{group.group_id} is no share group; --records is for share groups.")
+        return await share_record_rows(client, group, records)
     if group.protocol_type == SHARE:
         if members:
             return [share_member_row(group, member) for member in group.members]

@@ -481,13 +481,18 @@ class Runtime(Generic[M]):
     async def _check(self, key: str) -> None:
         """Handle the timeouts of a machine that have passed."""
         self._dropped.discard(key)
-        if key in self.held:
-            self.held[key].armed_ms = NEVER
+        held = self.held.get(key)
+        if not self.routing.coordinates(key):  # the coordinator handles them
+            if held is not None:
+                self.drop(held, NotCoordinator)
+            return
+        if held is not None:
+            held.armed_ms = NEVER
         try:
             async with self.hold(key):
                 pass  # `settle` at the end of the block calls `tick`
         except NotCoordinator:
-            pass  # the coordinator handles them
+            pass  # since the membership has changed
         except KafkaError as error:
             if not self.routing.is_in_session:
                 return  # it is loaded again when the session begins again

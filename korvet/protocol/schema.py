@@ -62,6 +62,10 @@ ZEROS: dict[str, Any] = {
 }
 
 
+#: Tags from here on are of korvet's own fields, which no other program knows. Kafka's tags count from 0.
+FIRST_OWN_TAG = 10_000
+
+
 @attrs.frozen
 class Field:
     """The declaration of a field."""
@@ -77,6 +81,11 @@ class Field:
     ignorable: bool
     compact: bool  # in flexible versions; False only for the request header's client_id
     encodable: bool = False  # an array whose value may be EncodedElements
+
+    @property
+    def is_own(self) -> bool:
+        """True for a field of korvet's own, which Kafka's specification does not have."""
+        return self.tag is not None and self.tag >= FIRST_OWN_TAG
 
 
 @attrs.frozen

@@ -30,11 +30,12 @@ from korvet.protocol.errors import (
     KafkaStorageError,
     NotCoordinator,
     NotLeaderOrFollower,
+    detached,
 )
 from korvet.share.document import UnreadableShare, read, written
 from korvet.share.partition import Read, SharePartition
 from korvet.storage.interface import DocumentConflict, Storage
-from korvet.storage.shares import UNKNOWN, Acknowledged, Run, ShareLimits, SharePartitionKey
+from korvet.storage.shares import UNKNOWN, Acknowledged, InFlight, Run, ShareLimits, SharePartitionKey
 
 #: The kind of the documents of share partitions.
 SHARE = "share"
@@ -123,7 +124,7 @@ class ShareCoordinator:
     routing: Routing
     limits_of: Callable[[str], ShareLimits]
     runtime: Runtime[ShareMachine] = field(init=False, repr=False)
-    _waiting: dict[str, set[trio.Event]] = field(factory=dict, repr=False)
+    _waiting: dict[str, dict[trio.Event, None]] = field(factory=dict, repr=False)  # in their order
 
     verbs: ClassVar[Verbs] = VERBS
 
@@ -252,6 +253,13 @@ class ShareCoordinator:
         if held.version == known and version != known:
             self.runtime.drop(held, NotCoordinator)
 
+    @VERBS.add()
+    async def in_flight(self, key: str, most: int) -> InFlight:
+        """Return the records in flight, with the first `most` holdings."""
+        if key not in self.runtime.held and await self.storage.load(SHARE, key) is None:
+            return InFlight(0, [])
+        return await self._change(key, lambda partition: partition.holdings(most, current_ms()))
+
     # --- Waiting ----------------------------------------------------------------------------------------
 
     def notify(self, key: str) -> None:
@@ -262,26 +270,28 @@ class ShareCoordinator:
     def wait_for(self, keys: Iterable[str], event: trio.Event) -> None:
         """Set the event when records of one of the share partitions are released in this process."""
         for key in keys:
-            self._waiting.setdefault(key, set()).add(event)
+            self._waiting.setdefault(key, {})[event] = None
 
     def stop_waiting(self, keys: Iterable[str], event: trio.Event) -> None:
         """Undo `wait_for`."""
         for key in keys:
-            events = self._waiting.get(key, set())
-            events.discard(event)
+            events = self._waiting.get(key, {})
+            events.pop(event, None)
             if not events:
                 self._waiting.pop(key, None)
 
     # --- Administration ---------------------------------------------------------------------------------
 
-    async def stored(self, group_id: str) -> dict[SharePartitionKey, SharePartition]:
-        """Return the stored states of a group."""
-        found: dict[SharePartitionKey, SharePartition] = {}
+    async def stored(self, group_id: str) -> dict[SharePartitionKey, SharePartition | KafkaError]:
+        """Return the stored states of a group, or the errors of those that cannot be read."""
+        found: dict[SharePartitionKey, SharePartition | KafkaError] = {}
         for key in await self._keys_where(lambda each: each.group_id == group_id):
             document = await self.storage.load(SHARE, str(key))
             if document is not None:
-                with suppress(UnreadableShare):
-                    found[key] = read(document.value, ShareLimits())
+                try:
+                    found[key] = self._read(str(key), document.value, {}).partition
+                except KafkaError as error:
+                    found[key] = detached(error)
         return found
 
     async def reset(self, key: SharePartitionKey, offset: int) -> None:

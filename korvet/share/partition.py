@@ -19,7 +19,17 @@ from typing import NamedTuple
 from attrs import define, field, frozen
 
 from korvet.protocol.errors import InvalidRecordState, InvalidRequest
-from korvet.storage.shares import AVAILABLE, HIGHEST_COUNT, UNKNOWN, Acknowledged, AckType, Run, ShareLimits
+from korvet.storage.shares import (
+    AVAILABLE,
+    HIGHEST_COUNT,
+    UNKNOWN,
+    Acknowledged,
+    AckType,
+    Holding,
+    InFlight,
+    Run,
+    ShareLimits,
+)
 
 
 class Span(NamedTuple):
@@ -64,6 +74,15 @@ class SharePartition:
     def in_flight(self) -> int:
         """The number of records that are acquired or available again."""
         return sum(run.size for run in self.runs)
+
+    def holdings(self, most: int, now_ms: float) -> InFlight:
+        """Return the records in flight, with the first `most` holdings."""
+        found = []
+        for run in self.runs[:most]:
+            left = 0 if run.member == AVAILABLE else max(int(run.deadline_ms - now_ms), 0)
+            held = 0 if run.member == AVAILABLE else max(self.limits.lock_ms - left, 0)
+            found.append(Holding(run.first, run.last, run.size, run.deliveries, run.member, held, left))
+        return InFlight(self.in_flight, found)
 
     def has_acquired(self, member: str) -> bool:
         """Return True if the member has records."""

@@ -9,10 +9,18 @@ from collections.abc import Mapping, Sequence
 
 from attrs import define
 
+from korvet.protocol.errors import KafkaError
 from korvet.share.coordinator import ShareCoordinator
 from korvet.share.partition import SharePartition
 from korvet.storage.interface import Storage, Topic
-from korvet.storage.shares import Acknowledged, Acquired, Acquisition, ShareOffsets, SharePartitionKey
+from korvet.storage.shares import (
+    Acknowledged,
+    Acquired,
+    Acquisition,
+    InFlight,
+    ShareOffsets,
+    SharePartitionKey,
+)
 
 
 @define(eq=False)
@@ -61,16 +69,24 @@ class SharePartitions:
 
     # --- Administration ---------------------------------------------------------------------------------
 
-    async def stored(self, group_id: str) -> Mapping[SharePartitionKey, SharePartition | ShareOffsets]:
-        """Return the states of a group in all topics."""
+    async def stored(
+        self, group_id: str
+    ) -> Mapping[SharePartitionKey, SharePartition | ShareOffsets | KafkaError]:
+        """Return the states of a group in all topics, or the errors of those that cannot be read."""
         topics = {topic.topic_id: topic for topic in (await self._storage.topics()).values()}
         kept = [topic for topic in topics.values() if self._storage.keeps_shares(topic)]
-        found: dict[SharePartitionKey, SharePartition | ShareOffsets] = {}
+        found: dict[SharePartitionKey, SharePartition | ShareOffsets | KafkaError] = {}
         for key, state in (await self.coordinator.stored(group_id)).items():
             topic = topics.get(key.topic_id)
             if topic is not None and not self._storage.keeps_shares(topic):
                 found[key] = state
         return found | dict(await self._storage.share_offsets(group_id, kept))
+
+    async def in_flight(self, key: SharePartitionKey, most: int) -> InFlight:
+        """Return the records in flight of a share partition that this broker leads, with the first holdings."""
+        if await self.is_kept(key):
+            return await self._storage.share_in_flight(key, self.coordinator.limits_of(key.group_id), most)
+        return await self.coordinator.in_flight(str(key), most)
 
     async def reset(self, key: SharePartitionKey, offset: int) -> None:
         """Let a group continue at an offset, and forget all its records in flight.

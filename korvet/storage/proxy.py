@@ -74,6 +74,7 @@ class StorageProxy(Storage):
     acknowledge_share: ClassVar[Any] = forwarded("acknowledge_share")
     release_share: ClassVar[Any] = forwarded("release_share")
     share_offsets: ClassVar[Any] = forwarded("share_offsets")
+    share_in_flight: ClassVar[Any] = forwarded("share_in_flight")
     reset_share: ClassVar[Any] = forwarded("reset_share")
     forget_shares: ClassVar[Any] = forwarded("forget_shares")
     read_measurements: ClassVar[Any] = forwarded("read_measurements")

@@ -98,6 +98,7 @@ from korvet.storage.shares import (
     Acknowledged,
     Acquired,
     Acquisition,
+    InFlight,
     ShareLimits,
     ShareOffsets,
     SharePartitionKey,
@@ -544,8 +545,11 @@ class RedisStreamsStorage(Storage):
 
     async def share_offsets(
         self, group_id: str, topics: Collection[Topic]
-    ) -> Mapping[SharePartitionKey, ShareOffsets]:
+    ) -> Mapping[SharePartitionKey, ShareOffsets | KafkaError]:
         return await self._shares.share_offsets(group_id, topics)
+
+    async def share_in_flight(self, key: SharePartitionKey, limits: ShareLimits, most: int) -> InFlight:
+        return await self._shares.share_in_flight(key, limits, most)
 
     async def reset_share(self, key: SharePartitionKey, offset: int, limits: ShareLimits) -> None:
         await self._shares.reset_share(key, offset, limits)

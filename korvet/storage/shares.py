@@ -14,7 +14,7 @@ from uuid import UUID
 from attrs import frozen
 
 from korvet.protocol.encoded_batches import EncodedBatches
-from korvet.protocol.errors import UnsupportedVersion
+from korvet.protocol.errors import KafkaError, UnsupportedVersion
 from korvet.storage.values import IsolationLevel, Topic, TopicPartition
 
 AVAILABLE = ""  # the member of a run that no member has acquired
@@ -126,6 +126,29 @@ class ShareOffsets(NamedTuple):
     lag: int
 
 
+class Holding(NamedTuple):
+    """Records in flight that are in the same state: `records` of them from offset `first` to `last`.
+
+    `member` is AVAILABLE if none holds them. `held_ms` is the time since they were acquired, or their lock renewed, and
+    `lock_ms` the time until it ends: 0 if it has ended.
+    """
+
+    first: int
+    last: int
+    records: int
+    deliveries: int
+    member: str = AVAILABLE
+    held_ms: int = 0
+    lock_ms: int = 0
+
+
+class InFlight(NamedTuple):
+    """The number of records in flight, and the holdings with the lowest offsets, in their order."""
+
+    records: int
+    holdings: Sequence[Holding]
+
+
 class ShareLog:
     """The states of share groups, by a store that keeps them beside the records of some topics.
 
@@ -168,9 +191,16 @@ class ShareLog:
         self,
         group_id: str,  # noqa: ARG002  stores that keep shares use it
         topics: Collection[Topic],  # noqa: ARG002
-    ) -> Mapping[SharePartitionKey, ShareOffsets]:
-        """Return the offsets of the group's share partitions that the store keeps in these topics."""
+    ) -> Mapping[SharePartitionKey, ShareOffsets | KafkaError]:
+        """Return the offsets of the group's share partitions that the store keeps in these topics.
+
+        A share partition that cannot be read has an error. If none can be read, the error is raised.
+        """
         return {}
+
+    async def share_in_flight(self, key: SharePartitionKey, limits: ShareLimits, most: int) -> InFlight:  # noqa: ARG002
+        """Return the number of records in flight, with at most `most` holdings of the first ones."""
+        raise _not_kept(key)
 
     async def reset_share(self, key: SharePartitionKey, offset: int, limits: ShareLimits) -> None:  # noqa: ARG002
         """Let a group continue at an offset, and forget its records in flight.

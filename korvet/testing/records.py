@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from korvet.protocol.compression import Codec
 from korvet.protocol.encoded_batches import BatchHeader
 from korvet.protocol.errors import KafkaError
+from korvet.protocol.messages.share_fetch import PartitionData
 from korvet.protocol.record import Headers
 from korvet.protocol.record_batch import RecordBatch, build_batch, decode_records, parse_batches
 from korvet.storage.interface import (
@@ -53,6 +54,20 @@ class Producer(NamedTuple):
     producer_id: int
     epoch: int = 0
     sequence: int = 0
+
+
+def acquired_records(data: PartitionData) -> Iterator[tuple[int, int, bytes | None]]:
+    """Yield the offset, delivery count and value of each acquired record, and pass over the others of its batch."""
+    counts = {
+        offset: run.delivery_count
+        for run in data.acquired_records
+        for offset in range(run.first_offset, run.last_offset + 1)
+    }
+    for batch in parse_batches(b"".join(data.records or ())):
+        for delta, _, _, value, _ in decode_records(batch):
+            offset = batch.base_offset + delta
+            if offset in counts:
+                yield offset, counts[offset], value
 
 
 def numbered(count: int, *, first: int = 0, timestamp: int = T0) -> list[Record]:

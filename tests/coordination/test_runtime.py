@@ -15,7 +15,7 @@ from korvet.cluster.membership import Membership
 from korvet.cluster.registration import Registration
 from korvet.coordination.deadlines import NEVER
 from korvet.coordination.routing import Routing
-from korvet.coordination.runtime import Machines, Runtime, Ticket
+from korvet.coordination.runtime import Machines, Runtime, Ticket, current_ms
 from korvet.protocol.errors import ErrorCode, KafkaError, KafkaStorageError, NotCoordinator
 from korvet.storage.interface import Document
 from korvet.storage.memory import MemoryStorage
@@ -293,6 +293,31 @@ async def test_timeouts_are_handled_and_saved(autojump_clock: MockClock, world: 
         await trio.sleep(0.2)
 
         assert Document(b"2", 2) == await world.storage.load(KIND, KEY)
+
+
+class Lenient(Routing):
+    """Lets requests for keys of other brokers pass, as that of share partitions does."""
+
+    def check(self, key: str) -> None: ...
+
+
+async def test_timeouts_of_a_key_that_has_moved_away_are_left_to_its_coordinator(
+    autojump_clock: MockClock, world: World
+) -> None:
+    world.runtime.routing = Lenient(world.membership)
+    async with running(world):
+        async with world.runtime.hold(KEY) as held:
+            held.machine.add(None)
+        world.membership.give_to(2)
+        await trio.sleep(10)
+        assert {} == world.runtime.held
+        async with world.runtime.hold(KEY) as held:  # for a request that was on its way
+            held.machine.add(None)
+            held.machine.wake_ms = current_ms() + 3000
+        await trio.sleep(10)
+
+        assert {} == world.runtime.held
+        assert 2 == held.machine.value
 
 
 async def test_machine_is_loaded_fenced_and_saved_when_its_key_moves_here(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -20,7 +20,6 @@ from korvet.protocol.messages.share_fetch import (
     AcknowledgementBatch,
     FetchPartition,
     FetchTopic,
-    PartitionData,
     ShareFetchRequest,
     ShareFetchResponse,
 )
@@ -28,7 +27,7 @@ from korvet.protocol.messages.share_group_heartbeat import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
-from korvet.protocol.record_batch import decode_records, parse_batches
+from korvet.testing.records import acquired_records
 from tests.handlers.support import ask
 
 # First and last offset, and the types of an acknowledgement.
@@ -142,20 +141,6 @@ def _batches(acks: Sequence[Ack]) -> list[AcknowledgementBatch]:
         AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=list(types))
         for first, last, types in acks
     ]
-
-
-def acquired_records(data: PartitionData) -> Iterator[tuple[int, int, bytes | None]]:
-    """Yield the offset, delivery count and value of each acquired record, and pass over the others of its batch."""
-    counts = {
-        offset: run.delivery_count
-        for run in data.acquired_records
-        for offset in range(run.first_offset, run.last_offset + 1)
-    }
-    for batch in parse_batches(b"".join(data.records or ())):
-        for delta, _, _, value, _ in decode_records(batch):
-            offset = batch.base_offset + delta
-            if offset in counts:
-                yield offset, counts[offset], value
 
 
 def values(response: ShareFetchResponse) -> list[bytes | None]:

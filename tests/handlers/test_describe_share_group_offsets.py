@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
+import trio
+from attrs import astuple
+from trio.testing import MockClock
 
 from korvet.broker.broker import Broker
 from korvet.protocol.errors import ErrorCode
@@ -11,7 +15,10 @@ from korvet.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequestGroup,
     DescribeShareGroupOffsetsRequestTopic,
 )
-from tests.handlers.share_groups import ACCEPT, ShareMember, configure
+from korvet.share.coordinator import SHARE
+from korvet.storage.interface import TopicPartition
+from korvet.storage.shares import SharePartitionKey
+from tests.handlers.share_groups import ACCEPT, RELEASE, ShareMember, configure
 from tests.handlers.support import T0, append, ask, create
 
 Found = list[tuple[str, int, int, int, int]]
@@ -55,6 +62,65 @@ async def test_start_offset_and_lag_follow_acknowledgements(broker: Broker, alic
     assert [] == before
     assert [("t", 0, 0, 4, 0)] == acquired
     assert [("t", 0, 2, 2, 0)] == await offsets(broker)
+
+
+async def test_a_state_that_cannot_be_read_is_an_error_of_its_partition(
+    broker: Broker, alice: ShareMember
+) -> None:
+    await alice.fetch(0, 1)
+    key = str(SharePartitionKey(TopicPartition("t", 1), alice.topic_id, "g"))
+    document = await broker.share.coordinator.storage.load(SHARE, key)
+    assert document is not None
+    await broker.share.coordinator.storage.save(SHARE, key, b"{}", expected_version=document.version)
+
+    first, second = await offsets(broker)
+
+    assert ("t", 0, 0, 4, ErrorCode.NONE) == first
+    assert ("t", 1, -1, -1, ErrorCode.KAFKA_STORAGE_ERROR) == second
+
+
+async def in_flight(broker: Broker, most: int, topic: str = "t") -> list[Any]:
+    """Return the partitions of the answer to a request for the records in flight."""
+    asked = DescribeShareGroupOffsetsRequestTopic(topic_name=topic, partitions=[0])
+    group = DescribeShareGroupOffsetsRequestGroup(group_id="g", topics=[asked])
+    request = DescribeShareGroupOffsetsRequest(groups=[group], max_in_flight=most)
+    response = await ask(broker, 90, 1, request)
+    return list(response.groups[0].topics[0].partitions)
+
+
+async def test_records_in_flight_have_their_members_deliveries_and_times(
+    broker: Broker, alice: ShareMember, autojump_clock: MockClock
+) -> None:
+    (before,) = await in_flight(broker, 10)
+    await alice.fetch(0)
+    await trio.sleep(2)
+    await alice.acknowledge((0, 0, [ACCEPT]), (1, 1, [RELEASE]))
+    (found,) = await in_flight(broker, 10)
+    (limited,) = await in_flight(broker, 1)
+
+    assert (0, []) == (before.in_flight_count, before.in_flight)
+    assert 3 == found.in_flight_count == limited.in_flight_count
+    assert found.in_flight[:1] == limited.in_flight
+    released, held = found.in_flight
+    assert (1, 1, 1, 1, "") == astuple(released)[:5]
+    assert (2, 3, 2, 1, alice.member_id) == astuple(held)[:5]
+    assert (2000, 28_000) == (held.acquired_ms, held.lock_ms)
+
+
+async def test_records_in_flight_of_missing_topics_are_errors(broker: Broker, alice: ShareMember) -> None:
+    (found,) = await in_flight(broker, 10, "missing")
+
+    assert ErrorCode.UNKNOWN_TOPIC_OR_PARTITION == found.error_code
+
+
+async def test_an_answer_has_no_records_in_flight_unless_requested(
+    broker: Broker, alice: ShareMember
+) -> None:
+    await alice.fetch(0)
+
+    (found,) = await in_flight(broker, 0)
+
+    assert (0, -1, []) == (found.start_offset, found.in_flight_count, found.in_flight)
 
 
 async def test_named_partitions_without_a_state_have_unknown_offsets(

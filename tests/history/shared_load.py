@@ -1,8 +1,8 @@
 """Workers on one queue, each in a thread, which write what they do into one history.
 
 Members of a share group speak the Kafka protocol over a socket, so that the times of their requests are known; plain
-consumers use XREADGROUP, XAUTOCLAIM and XACK. Both finish most records, keep some until the lock ends, and end amid
-their work, as a worker that dies does. Members also release some.
+consumers use XREADGROUP, XAUTOCLAIM and XACK, and WAIT if a failover must not undo these. Both finish most records,
+keep some until the lock ends, and end amid their work, as a worker that dies does. Members also release some.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ from korvet.protocol.messages.share_fetch import (
     ShareFetchResponse,
 )
 from korvet.protocol.requests import decode_response
-from tests.handlers.share_groups import ACCEPT, RELEASE, acquired_records
+from korvet.testing.queue_history import Delivered, Event, Finished, Left, Lost, Produced, Released, Sent
+from korvet.testing.records import acquired_records
+from tests.handlers.share_groups import ACCEPT, RELEASE
 from tests.history.clients import started
-from tests.history.shared import Delivered, Event, Finished, Left, Lost, Produced, Released, Sent
 
 TOPIC, GROUP = "jobs", "workers"
 STREAM = f"korvet:{TOPIC}:0"
@@ -45,6 +46,7 @@ BETWEEN_SENDS_S = 0.01
 FLUSH_LIMIT_S = 120.0
 JOIN_LIMIT_S = 120.0
 AGAIN_S = 0.1  # after an error
+CONFIRMED_LIMIT_MS = 1000
 
 
 class MemberEnded(Exception):  # noqa: N818  an outcome that callers plan for
@@ -60,6 +62,7 @@ class SharedLoad:
     connect: Callable[..., redis.Redis]
     lock_s: float
     seed: int
+    replicas: int = 0  # that confirm what plain consumers do
     members: int = 3
     plain: int = 2
     events: list[Event] = field(factory=list)
@@ -168,26 +171,46 @@ class SharedLoad:
                 asked_s = time.monotonic()
                 takes_over = self._choice(random) < 0.2 or random.random() < 0.2
                 try:
-                    entries, count = self._taken(client, name, takes_over=takes_over)
+                    entries, count, is_confirmed = self._taken(client, name, takes_over=takes_over)
                 except redis.RedisError:
                     self.events.append(Lost(name))
                     raise
+                if not is_confirmed:  # as if the answer were lost: a failover may give the records to others
+                    self.events.append(Lost(name))
+                    continue
                 at_s = time.monotonic()
                 found = [(each, fields[b"value"].decode()) for each, fields in entries if fields]
                 self.events += [Delivered(name, value, asked_s, at_s, count) for _, value in found]
                 if self._choice(random) < 0.05:
                     return  # dies; its records are taken over later
                 for entry_id, value in found:
-                    if self._choice(random) > 0.05 and client.xack(STREAM, GROUP, entry_id):
-                        self.events.append(Finished(name, value, time.monotonic()))
+                    if self._choice(random) > 0.05:
+                        pipe = client.pipeline(transaction=False)
+                        pipe.xack(STREAM, GROUP, entry_id)
+                        pipe.wait(*self._wait)
+                        is_acknowledged, confirmed = pipe.execute()
+                        if is_acknowledged and confirmed >= self.replicas:
+                            self.events.append(Finished(name, value, time.monotonic()))
 
-    def _taken(self, client: redis.Redis, name: str, *, takes_over: bool) -> tuple[Any, int | None]:
-        """Return entries that the consumer has taken, and their delivery count if it is known."""
+    @property
+    def _wait(self) -> tuple[int, int]:
+        """The arguments of WAIT."""
+        return self.replicas, CONFIRMED_LIMIT_MS
+
+    def _taken(self, client: redis.Redis, name: str, *, takes_over: bool) -> tuple[Any, int | None, bool]:
+        """Return entries that the consumer has taken, their delivery count if it is known, and if replicas have it."""
+        pipe = client.pipeline(transaction=False)
         if takes_over:
             lock_ms = int(self.lock_s * 1000)
-            return client.xautoclaim(STREAM, GROUP, name, min_idle_time=lock_ms, count=5)[1], None
-        found: Any = client.xreadgroup(GROUP, name, {STREAM: ">"}, count=5, block=200)
-        return [entry for _, entries in found or () for entry in entries], 1
+            pipe.xautoclaim(STREAM, GROUP, name, min_idle_time=lock_ms, count=5)
+        else:
+            pipe.xreadgroup(GROUP, name, {STREAM: ">"}, count=5, block=200)
+        pipe.wait(*self._wait)
+        found, confirmed = pipe.execute()
+        is_confirmed = confirmed >= self.replicas
+        if takes_over:
+            return found[1], None, is_confirmed
+        return [entry for _, entries in found or () for entry in entries], 1, is_confirmed
 
 
 @define(eq=False)

@@ -1,32 +1,64 @@
-"""Kafka members and plain Redis consumers work on one queue while broker and Redis are killed: no record goes wrong."""
+"""Kafka members and plain Redis consumers work on one queue while broker and Redis are killed: no record goes wrong.
+
+The seed of a run is printed. HISTORY_SEED=… repeats its choices; the processes' own timing is never the same.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from random import SystemRandom
+from typing import Any
 from uuid import UUID
 
 import pytest
+import redis
 from attrs import frozen
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic
+from redis.sentinel import Sentinel
 
 from korvet.storage.redis import shares
 from korvet.storage.redis.client.connection import Script
+from korvet.testing.queue_history import (
+    Delivered,
+    Event,
+    Finished,
+    Left,
+    Lost,
+    Produced,
+    Released,
+    Sent,
+    anomalies,
+)
 from korvet.testing.threads import running_broker
-from tests.history.faults import KillBroker, KillServer, Nemesis, PauseServer, RestartBroker
-from tests.history.shared import Delivered, Event, Finished, Left, Lost, Produced, Released, Sent, anomalies
+from tests.history.faults import (
+    CutPrimary,
+    CutReplica,
+    FailOver,
+    Fault,
+    KillBroker,
+    KillPrimary,
+    KillServer,
+    Nemesis,
+    PausePrimary,
+    PauseReplica,
+    PauseSentinel,
+    PauseServer,
+    RestartBroker,
+)
 from tests.history.shared_load import GROUP, STREAM, TOPIC, SharedLoad
 from tests.processes import KorvetProcess
+from tests.sentinels import NAME, SentinelSet
 from tests.servers import VALKEY, RedisServer, start_server
 
 LOCK_S = 2.0
 LIMIT = 10
+START_LIMIT_S = 180.0  # a broker may start while its store is away
 SETTINGS = {
     "storage.layout": "record",
     "group.share.min.record.lock.duration.ms": "1000",
@@ -104,32 +136,33 @@ def test_deliveries_above_the_limit_are_found() -> None:
 
 @frozen
 class Queue:
-    """The empty queue of a broker on a server."""
+    """The empty queue of a broker on a server, or on the primary of Sentinels with so many replicas."""
 
-    server: RedisServer
+    connect: Callable[..., redis.Redis]
     port: int
     topic_id: UUID
+    replicas: int
 
     def load(self, seed: int) -> SharedLoad:
-        return SharedLoad(self.port, self.topic_id, self.server.client, LOCK_S, seed)
+        return SharedLoad(self.port, self.topic_id, self.connect, LOCK_S, seed, self.replicas)
 
     def is_empty(self) -> bool:
-        with self.server.client() as client:
+        with self.connect() as client:
             (group,) = client.xinfo_groups(STREAM)
             return (group["pending"], group["lag"]) == (0, 0)
 
 
-def queue_of(server: RedisServer, bootstrap_servers: str) -> Queue:
+def queue_of(connect: Callable[..., redis.Redis], bootstrap_servers: str, replicas: int = 0) -> Queue:
     """Create the topic and the Redis group, which the members adopt."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result()
     described = admin.describe_topics(TopicCollection([TOPIC]))[TOPIC].result()
-    with server.client() as client:
+    with connect() as client:
         client.xgroup_create(STREAM, GROUP, "0", mkstream=True)
     topic_id = described.topic_id
     number = (topic_id.get_most_significant_bits() & (2**64 - 1)) << 64
     number |= topic_id.get_least_significant_bits() & (2**64 - 1)
-    return Queue(server, int(bootstrap_servers.rpartition(":")[2]), UUID(int=number))
+    return Queue(connect, int(bootstrap_servers.rpartition(":")[2]), UUID(int=number), replicas)
 
 
 @contextmanager
@@ -141,16 +174,43 @@ def durable_server() -> Iterator[RedisServer]:
         server.remove()
 
 
-def check(for_s: float, longest_s: float) -> None:
+@contextmanager
+def queue_on_one_server() -> Iterator[tuple[Queue, list[Fault]]]:
+    """Run a broker on a server whose acknowledged writes are on disk; yield its queue, and what can happen."""
+    with durable_server() as server, KorvetProcess(server.url, SETTINGS) as broker:
+        queue = queue_of(server.client, broker.bootstrap_servers)
+        yield queue, [KillBroker(broker), RestartBroker(broker), KillServer(server), PauseServer(server)]
+
+
+@contextmanager
+def queue_on_sentinels(*, promotes: bool = False) -> Iterator[tuple[Queue, list[Fault]]]:
+    """Run a broker on a primary with two replicas, which confirm all that workers do; yield the same.
+
+    With `promotes`, each fault promotes a replica.
+    """
+    settings = {**SETTINGS, "min.insync.replicas": "2"}
+    with (
+        SentinelSet(VALKEY, is_proxied=True) as sentinels,
+        KorvetProcess(sentinels.url, settings, start_limit_s=START_LIMIT_S) as broker,
+    ):
+        addresses = [("127.0.0.1", sentinels.port_of(each)) for each in sentinels.sentinels]
+
+        def connect(**options: Any) -> redis.Redis:
+            host, port = Sentinel(addresses, socket_timeout=1).discover_master(NAME)
+            return redis.Redis(host, port, **options)
+
+        faults: list[Fault] = [FailOver(sentinels), KillPrimary(sentinels)]
+        if not promotes:
+            faults += [KillBroker(broker), RestartBroker(broker), PausePrimary(sentinels)]
+            faults += [CutPrimary(sentinels), CutReplica(sentinels)]
+            faults += [PauseReplica(sentinels), PauseSentinel(sentinels)]
+        yield queue_of(connect, broker.bootstrap_servers, len(sentinels.replicas)), faults
+
+
+def check(place: AbstractContextManager[tuple[Queue, list[Fault]]], for_s: float, longest_s: float) -> None:
     seed = int(os.environ.get("HISTORY_SEED") or SystemRandom().randrange(1_000_000))
     # The executor's thread lives until the end: a server dies with the thread that started it.
-    with (
-        durable_server() as server,
-        KorvetProcess(server.url, SETTINGS) as broker,
-        ThreadPoolExecutor() as executor,
-    ):
-        queue = queue_of(server, broker.bootstrap_servers)
-        faults = [KillBroker(broker), RestartBroker(broker), KillServer(server), PauseServer(server)]
+    with place as (queue, faults), ThreadPoolExecutor() as executor:
         nemesis = Nemesis(seed, faults, longest_s=longest_s)
         with queue.load(seed) as load:
             executor.submit(nemesis.run, for_s).result()
@@ -178,15 +238,25 @@ def check(for_s: float, longest_s: float) -> None:
 @pytest.mark.servers
 @pytest.mark.clients
 def test_workers_share_a_queue_through_a_minute_of_faults() -> None:
-    check(60, 3)
+    check(queue_on_one_server(), 60, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+@pytest.mark.clients
+def test_workers_share_a_queue_through_failovers() -> None:
+    check(queue_on_sentinels(promotes=True), 30, 2)
 
 
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.servers
 @pytest.mark.clients
-def test_workers_share_a_queue_through_ten_minutes_of_faults() -> None:
-    check(600, 5)
+@pytest.mark.parametrize("place", [queue_on_one_server, queue_on_sentinels])
+def test_workers_share_a_queue_through_ten_minutes_of_faults(
+    place: Callable[[], AbstractContextManager[tuple[Queue, list[Fault]]]],
+) -> None:
+    check(place(), 600, 5)
 
 
 # --- Scripts with a bug ---------------------------------------------------------------------------------------
@@ -215,7 +285,7 @@ def test_bug_of_a_script_is_found(anomaly: str, monkeypatch: pytest.MonkeyPatch)
     deadline = time.monotonic() + 120
     found: set[str] = set()
     with durable_server() as server, running_broker(server.url, settings=SETTINGS) as broker:
-        queue = queue_of(server, broker.bootstrap_servers)
+        queue = queue_of(server.client, broker.bootstrap_servers)
         with queue.load(1) as load:
             while anomaly not in found:
                 assert time.monotonic() < deadline, f"only found {found}"

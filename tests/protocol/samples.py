@@ -44,11 +44,11 @@ def structs_of(cls: type[Any]) -> list[type[Any]]:
 def sample(cls: type[Any], version: int, random: Random, *, bare: bool = False) -> Any:
     """Return a message or struct with a value other than the default in every field that the version has.
 
-    With `bare`, nullable fields are null, arrays are empty, and there are no tags.
+    With `bare`, nullable fields are null, arrays are empty, and there are no tags. Fields of korvet's own are absent.
     """
     values = {}
     for field in schema_of(cls).fields:
-        if version not in field.versions:
+        if version not in field.versions or field.is_own:
             values[field.name] = default_of(field)
         elif bare and (field.tag is not None or field.is_array or version in field.nullable):
             null = version in field.nullable and field.tag is None

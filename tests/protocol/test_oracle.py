@@ -184,6 +184,7 @@ def described_by_korvet(fields: tuple[Field, ...], versions: range) -> list[dict
             "fields": described_by_korvet(schema_of(field.struct).fields, versions) if field.struct else [],
         }
         for field in fields
+        if not field.is_own
     ]
 
 
@@ -307,7 +308,7 @@ def in_kafka_python(message: Any, version: int, cls: Any) -> Any:
     values = {}
     for field in schema_of(type(message)).fields:
         value = getattr(message, field.name)
-        if version not in field.versions:
+        if version not in field.versions or field.is_own:
             continue
         if field.name.endswith("authorized_operations") and hasattr(cls, "authorized_operations"):
             values["authorized_operations"] = {bit for bit in range(32) if value >> bit & 1}

@@ -34,6 +34,7 @@ from korvet.storage.shares import (
     AckType,
     Acquired,
     Acquisition,
+    InFlight,
     ShareLimits,
     ShareOffsets,
     SharePartitionKey,
@@ -78,7 +79,9 @@ class Queue:
         await self.storage.acknowledge_share(self.key, member_id, batches, limits)
 
     async def lag(self) -> int:
-        return (await self.storage.share_offsets("workers", [self.topic]))[self.key].lag
+        found = (await self.storage.share_offsets("workers", [self.topic]))[self.key]
+        assert isinstance(found, ShareOffsets)
+        return found.lag
 
 
 def values(acquired: Acquired) -> list[str]:
@@ -138,6 +141,53 @@ async def test_xpending_shows_what_members_have_acquired(queue: Queue, client: r
 
     assert [("alice", 1), ("alice", 1), ("bob", 1), ("bob", 1)] == pending(client)
     assert 4 == await queue.lag()
+
+
+@pytest.mark.parametrize("damaged", ["korvet:jobs:{}", "{{korvet:jobs:{}}}:$shares"])
+async def test_share_partition_that_cannot_be_read_has_an_error(
+    redis_server: RedisServer, client: redis.Redis, damaged: str
+) -> None:
+    async with open_redis_storage(redis_server.url) as storage:
+        topic = await storage.create_topic("jobs", 2, {"storage.layout": "record"})
+        keys = [
+            SharePartitionKey(TopicPartition("jobs", number), topic.topic_id, "workers")
+            for number in range(2)
+        ]
+        for key in keys:
+            await storage.open_share(key, 0)
+        client.delete(damaged.format(1))
+        client.set(damaged.format(1), "by hand")
+        found = await storage.share_offsets("workers", [topic])
+
+    assert isinstance(found[keys[0]], ShareOffsets)
+    assert isinstance(found[keys[1]], KafkaError)
+
+
+async def test_records_in_flight_are_the_pending_entries(queue: Queue, client: redis.Redis) -> None:
+    await append(queue.storage, TP, numbered(2_000))
+    first = offsets(await queue.acquire("alice", 3))
+    await queue.acknowledge("alice", AckType.RELEASE, first[1])
+    read_group(client, "plain", 1_997)
+
+    found = await queue.storage.share_in_flight(queue.key, LIMITS, 3)
+    whole = await queue.storage.share_in_flight(queue.key, ENDED, 100)
+
+    assert 2_000 == found.records == client.xpending(STREAM, "workers")["pending"]
+    assert [(first[0], 1, "alice"), (first[1], 1, ""), (first[2], 1, "alice")] == [
+        (each.first, each.records, each.member) for each in found.holdings
+    ]
+    last = whole.holdings[-1]
+    assert ("plain", 997, 1, 0) == (last.member, last.records, last.deliveries, last.lock_ms)
+    for each in found.holdings:
+        assert not each.member or LIMITS.lock_ms == each.held_ms + each.lock_ms
+
+
+async def test_a_group_that_others_have_destroyed_has_nothing_in_flight(
+    queue: Queue, client: redis.Redis
+) -> None:
+    client.xgroup_destroy(STREAM, "workers")
+
+    assert InFlight(0, []) == await queue.storage.share_in_flight(queue.key, LIMITS, 10)
 
 
 async def test_plain_consumers_and_members_take_turns(queue: Queue, client: redis.Redis) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -21,7 +22,10 @@ from korvet.coordination.runtime import Held, Runtime, notify
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.groups.machine import GroupMachine
 from korvet.maintenance.leases import Lease, Leases
+from korvet.share.coordinator import LeaderRouting
+from korvet.share.partition import SharePartition
 from korvet.storage.interface import Storage
+from korvet.storage.shares import AVAILABLE, Run
 from korvet.testing.simulation import Setup, SimulationFailed, seeds, simulate
 from korvet.testing.simulation.determinism import Alarm, Scheduler, VirtualClock, deterministic, start_owned
 from korvet.testing.simulation.store import StoreLink
@@ -85,6 +89,47 @@ ERRORS = {
 }
 
 
+def forgets_locks(partition: SharePartition, _now_ms: float) -> None:
+    """Release all acquired records when a broker loads the state."""
+    partition._release_where(lambda run: run.member != AVAILABLE)
+
+
+acknowledge = SharePartition.acknowledge
+released = SharePartition._released
+
+
+def forgets_acknowledgements(partition: SharePartition, *arguments: Any) -> None:
+    """Do not save acknowledgements, unless something else is saved with them."""
+    is_unsaved = partition.is_unsaved
+    acknowledge(partition, *arguments)
+    partition.is_unsaved = is_unsaved
+
+
+def forgets_deliveries(partition: SharePartition, run: Run) -> Run | None:
+    """Do not count a delivery that the member has released."""
+    after = released(partition, run)
+    return after and after._replace(deliveries=max(after.deliveries - 1, 1))
+
+
+def coordinates_all(_routing: LeaderRouting, _key: str) -> bool:
+    """Do not forget the states of partitions that another broker leads now."""
+    return True
+
+
+#: The class, the method and its replacement, and the violation.
+SHARE_ERRORS: dict[str, tuple[type, str, Callable[..., Any], str]] = {
+    "forgets locks": (SharePartition, "resume", forgets_locks, "delivered under a lock"),
+    "forgets acknowledgements": (
+        SharePartition,
+        "acknowledge",
+        forgets_acknowledgements,
+        "delivered after its end|the queue of orders-. begins at",
+    ),
+    "forgets deliveries": (SharePartition, "_released", forgets_deliveries, "repeated count"),
+    "keeps what it lost": (LeaderRouting, "coordinates", coordinates_all, "the queue of orders-. begins at"),
+}
+
+
 def first_failure(setup: Setup) -> SimulationFailed:
     """Return the failure of the first seed that has one."""
     for seed in range(TRIED):
@@ -102,6 +147,7 @@ def test_churn_violates_no_guarantee(seed: int) -> None:
     assert result.faults > 30
     assert result.records > 100
     assert result.records_read >= 2 * result.records  # by the group, and at the end
+    assert result.records_finished > 0.9 * result.records  # some answers to acknowledgements are lost
     assert result.generations > 3
 
 
@@ -125,6 +171,17 @@ def test_error_put_in_on_purpose_is_found_and_repeated(error: str) -> None:
             make_leases=correct.make_leases,
         ),
     )
+
+
+@pytest.mark.parametrize("error", SHARE_ERRORS)
+def test_error_in_share_groups_is_found(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, name, wrong, expected = SHARE_ERRORS[error]
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, wrong)
+        failure = first_failure(Setup())
+
+    assert re.search(expected, failure.reason)
+    simulate(failure.seed)
 
 
 def test_seed_repeats_a_run_in_another_process_with_other_hashes() -> None:

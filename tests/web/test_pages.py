@@ -27,6 +27,12 @@ from korvet.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
 )
 from korvet.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from korvet.protocol.messages.share_fetch import (
+    FetchPartition,
+    FetchTopic,
+    ShareFetchRequest,
+    ShareFetchResponse,
+)
 from korvet.protocol.messages.share_group_heartbeat import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
@@ -237,6 +243,39 @@ async def test_a_share_group_shows_partitions_and_members(browser: Browser, clie
     assert f'<td>t-0</td><td class="number">{answer.member_epoch}</td>' in page
     assert "type=share" in (await browser.get("/groups")).text
     assert {"lag": None, "more": False} == (await browser.get("/group/lag.json?id=workers&type=share")).json
+
+
+async def test_a_share_group_shows_who_holds_which_records(browser: Browser, client: Client) -> None:
+    await client.create_topic("t", settings={"offset.mapping": "dense"})
+    member = "AAAAAAAAAAAAAAAAAAAAAQ"
+    joining = ShareGroupHeartbeatRequest(
+        group_id="workers", member_id=member, member_epoch=0, subscribed_topic_names=["t"]
+    )
+    joined = await client.request(joining, ShareGroupHeartbeatResponse, group_id="workers")
+    assert joined.assignment is not None
+    topic_id = joined.assignment.topic_partitions[0].topic_id
+    for epoch in range(2):  # the group begins at the end of the log with the first one
+        partitions = [FetchPartition(partition_index=0, acknowledgement_batches=[])]
+        request = ShareFetchRequest(
+            group_id="workers",
+            member_id=member,
+            share_session_epoch=epoch,
+            max_wait_ms=0,
+            min_bytes=1,
+            max_bytes=1_000_000,
+            max_records=3,
+            batch_size=3,
+            topics=[FetchTopic(topic_id=topic_id, partitions=partitions)],
+            forgotten_topics_data=[],
+        )
+        await client.request(request, ShareFetchResponse, node_id=next(iter(client.brokers)))
+        await client.produce("t", [Record(b"x", partition=0)] * 3)
+
+    page = (await browser.get("/group?id=workers")).text
+
+    assert "<h2>Records in flight</h2>" in page
+    row = f"<td>0–2</td><td>3</td><td>1</td><td>{member}</td><td>korvet</td>"
+    assert row in re.sub(r' class="number"|\n\s*', "", page)
 
 
 async def test_a_group_has_lag_and_a_reset_with_preview(new_page: NewPage, client: Client) -> None:

@@ -16,27 +16,31 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import cast
 
 from attrs import define, field
 
+from korvet.concurrency.tasks import in_parallel
 from korvet.concurrency.time_slices import TimeSlices
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.encoded_batches import EncodedBatches
 from korvet.protocol.errors import (
     InvalidRecordState,
     InvalidRequest,
+    KafkaError,
     NonEmptyGroup,
     NotEnoughReplicasAfterAppend,
     UnknownTopicOrPartition,
+    detached,
 )
 from korvet.storage.interface import IsolationLevel, Topic, TopicPartition
 from korvet.storage.redis.append.layouts import StorageLayout
 from korvet.storage.redis.catalogue import partitions_of
 from korvet.storage.redis.client.caller import RedisCaller
 from korvet.storage.redis.client.connection import Script
-from korvet.storage.redis.client.replies import Argument, Command
+from korvet.storage.redis.client.replies import Argument, Command, error_code
 from korvet.storage.redis.failover.confirmations import Confirmations
 from korvet.storage.redis.partition import Partition
 from korvet.storage.redis.partitions import Answer, Partitions
@@ -44,11 +48,14 @@ from korvet.storage.redis.read.entries import Entry
 from korvet.storage.redis.read.reader import Reader
 from korvet.storage.redis.scripts import settled_script
 from korvet.storage.shares import (
+    AVAILABLE,
     HIGHEST_COUNT,
     Acknowledged,
     AckType,
     Acquired,
     Acquisition,
+    Holding,
+    InFlight,
     Run,
     ShareLimits,
     ShareOffsets,
@@ -86,6 +93,13 @@ PARTITIONS_AT_ONCE = 200
 # Entries that are made into batches without a checkpoint.
 REBUILT_AT_ONCE = 500
 NO_LIMIT = 1 << 40  # bytes
+
+# Entries that an administrator sees: the others are counted.
+PENDING_AT_ONCE = 1000
+ONE_DELIVERY_MS = 100  # between entries of one XREADGROUP
+RELEASED = b"$released"
+#: An entry of XPENDING: its ID, consumer, idle time (ms), and delivery count.
+Pending = tuple[bytes, bytes, int, int]
 
 
 @define(eq=False)
@@ -178,20 +192,49 @@ class Shares:
 
     async def share_offsets(
         self, group_id: str, topics: Collection[Topic]
-    ) -> dict[SharePartitionKey, ShareOffsets]:
+    ) -> dict[SharePartitionKey, ShareOffsets | KafkaError]:
         """See `ShareLog.share_offsets`."""
-        found = {}
-        for partition in await self._opened(group_id, topics):
-            try:
-                status, *rest = await self._call(partition, SHARE_OFFSETS, group_id, b"")
-            except UnknownTopicOrPartition:
-                continue
-            if status == b"ok":
-                start, lag = rest
-                key = SharePartitionKey(partition.tp, partition.topic.topic_id, group_id)
-                offset = partition.mapper.offset(start)
-                found[key] = ShareOffsets(partition.bound(start) if offset is None else offset, int(lag))
-        return found
+        opened, failed = await self._opened(group_id, topics)
+        offsets = await in_parallel(partial(self._offsets, group_id), opened)
+        if failed and not opened:
+            raise next(iter(failed.values()))
+        found = dict(zip(opened, offsets, strict=True)) | failed
+        return {
+            SharePartitionKey(partition.tp, partition.topic.topic_id, group_id): each
+            for partition, each in found.items()
+            if each is not None
+        }
+
+    async def _offsets(self, group_id: str, partition: Partition) -> ShareOffsets | KafkaError | None:
+        """Return where a group is in a partition, an error, or None if it has no state there."""
+        try:
+            status, *rest = await self._call(partition, SHARE_OFFSETS, group_id, b"")
+        except UnknownTopicOrPartition:
+            return None
+        except KafkaError as error:
+            return detached(error)
+        if status != b"ok":
+            return None
+        start, lag = rest
+        offset = partition.mapper.offset(start)
+        return ShareOffsets(partition.bound(start) if offset is None else offset, int(lag))
+
+    async def share_in_flight(self, key: SharePartitionKey, limits: ShareLimits, most: int) -> InFlight:
+        """See `ShareLog.share_in_flight`. These are the pending entries of the Redis group."""
+        partition = await self._find(key)
+        stream = partition.keys.stream
+        commands: list[Command] = [
+            (b"XPENDING", stream, key.group_id),
+            (b"XPENDING", stream, key.group_id, b"-", b"+", PENDING_AT_ONCE),
+        ]
+        replies = await self.redis.pipeline(commands, repeatable=True)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                if error_code(reply) == "NOGROUP":
+                    return InFlight(0, [])
+                raise self.redis.failure(reply)
+        summary, pending = cast(tuple[list[int], list[Pending]], replies)
+        return InFlight(summary[0], holdings_of(partition, pending, limits)[:most])
 
     async def reset_share(self, key: SharePartitionKey, offset: int, limits: ShareLimits) -> None:
         """See `ShareLog.reset_share`."""
@@ -206,7 +249,10 @@ class Shares:
 
     async def forget_shares(self, group_id: str, topics: Collection[Topic]) -> None:
         """See `ShareLog.forget_shares`."""
-        for partition in await self._opened(group_id, topics):
+        opened, failed = await self._opened(group_id, topics)
+        for error in failed.values():
+            raise error
+        for partition in opened:
             with suppress(UnknownTopicOrPartition):
                 await self._write(partition, SHARE_FORGET, group_id, b"")
 
@@ -221,10 +267,12 @@ class Shares:
     async def _partition(self, tp: TopicPartition) -> Partition:
         return self.partitions.known(tp) or await self.partitions.find(tp)
 
-    async def _opened(self, group_id: str, topics: Collection[Topic]) -> list[Partition]:
-        """Return the partitions with a state of the group."""
+    async def _opened(
+        self, group_id: str, topics: Collection[Topic]
+    ) -> tuple[list[Partition], dict[Partition, KafkaError]]:
+        """Return the partitions with a state of the group, and the errors of those that may have one."""
         tps = [tp for topic in topics if self.keeps_shares(topic) for tp in partitions_of(topic)]
-        opened = []
+        opened, failed = [], {}
         time_slices = TimeSlices()
         for at in range(0, len(tps), PARTITIONS_AT_ONCE):
             some = []
@@ -235,11 +283,11 @@ class Shares:
             replies = await self.redis.pipeline(commands, repeatable=True)
             for partition, reply in zip(some, replies, strict=True):
                 if isinstance(reply, Exception):
-                    raise self.redis.failure(reply)
-                if reply is not None:
+                    failed[partition] = detached(self.redis.failure(reply))
+                elif reply is not None:
                     opened.append(partition)
             await time_slices.next()
-        return opened
+        return opened, failed
 
     async def _bound(self, partition: Partition, *, is_committed: bool) -> bytes:
         """Return the ID at which the records end that members may get; b"" for the end of the log."""
@@ -304,6 +352,39 @@ class Shares:
             ).buffers
             await time_slices.next()
         return EncodedBatches(buffers, sum(map(len, buffers)))
+
+
+def holdings_of(partition: Partition, pending: Sequence[Pending], limits: ShareLimits) -> list[Holding]:
+    """Return pending entries, with neighbours in the same state joined."""
+    holdings: list[Holding] = []
+    for entry_id, consumer, idle_ms, count in pending:
+        offset = partition.mapper.offset(entry_id)
+        if offset is None:  # an entry of another client, which the next acquisition finishes
+            continue
+        is_released = consumer == RELEASED
+        found = Holding(
+            offset,
+            offset,
+            1,
+            min(count, HIGHEST_COUNT),
+            AVAILABLE if is_released else consumer.decode(errors="replace"),
+            0 if is_released else idle_ms,
+            0 if is_released else max(limits.lock_ms - idle_ms, 0),
+        )
+        if holdings and is_alike(holdings[-1], found):
+            holdings[-1] = holdings[-1]._replace(last=offset, records=holdings[-1].records + 1)
+        else:
+            holdings.append(found)
+    return holdings
+
+
+def is_alike(one: Holding, other: Holding) -> bool:
+    """Return True if records are in the same state. Redis 6.2 takes a time for each entry of a delivery."""
+    return (one.member, one.deliveries, one.lock_ms > 0) == (
+        other.member,
+        other.deliveries,
+        other.lock_ms > 0,
+    ) and abs(one.held_ms - other.held_ms) < ONE_DELIVERY_MS
 
 
 def runs_of(partition: Partition, entries: Sequence[Entry], counts: Sequence[int]) -> list[Run]:

@@ -7,7 +7,7 @@ sockets, signals, retention, compaction, and no sweep of idle connections.
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from random import Random
 
@@ -91,6 +91,7 @@ class SimulatedBroker:
     makers: Makers
     lease_s: float
     session_s: float
+    settings: Mapping[str, str]
     config: Config = field(init=False)
     clock: WallClock = field(factory=WallClock)
     faults: StoreFaults = field(factory=StoreFaults)
@@ -103,7 +104,9 @@ class SimulatedBroker:
     _connections: dict[ServedConnection, None] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        self.config = load_config(flags={"node.id": str(self.node_id), "offset.mapping": "dense"}, environ={})
+        self.config = load_config(
+            flags={"node.id": str(self.node_id), "offset.mapping": "dense", **self.settings}, environ={}
+        )
 
     @property
     def is_up(self) -> bool:
@@ -189,6 +192,7 @@ class SimulatedBroker:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(again, broker.groups.run)
                 nursery.start_soon(again, broker.transactions.run)
+                nursery.start_soon(again, broker.share.run)
                 nursery.start_soon(self._compete, leases)
                 nursery.start_soon(self._watch, membership)
                 self._shared = Shared(broker, APIS, RequestMemory(ByteBudget(REQUEST_BYTES)))

@@ -124,6 +124,21 @@ class Client:
         with trio.fail_after(REQUEST_LIMIT_S):
             return Talk(await self.network.connect(broker, self.name), self.name)
 
+    async def connect_coordinator(self, group: str) -> Talk:
+        """Connect to the coordinator of a group. Raises one of FAILURES."""
+        talk = await self.connect(self.chance.choice(self.brokers))
+        try:
+            answer = await talk.ask(FindCoordinatorRequest(key=group, key_type=0))
+            check(answer.error_code)
+        finally:
+            await self.close(talk)
+        return await self.connect(answer.host)
+
+    async def close(self, talk: Talk) -> None:
+        """Close a connection, also if the client is cancelled."""
+        with trio.CancelScope(shield=True):
+            await talk.stream.aclose()
+
 
 # --- Producers -----------------------------------------------------------------------------------------------
 
@@ -159,8 +174,7 @@ class Producer(Client):
                 try:
                     await self._talk(talk)
                 finally:
-                    with trio.CancelScope(shield=True):
-                        await talk.stream.aclose()
+                    await self.close(talk)
             except FAILURES as error:
                 self.history.note(self.name, f"{reason(error)}")
                 await trio.sleep(self.chance.random() * PAUSE_S)
@@ -251,7 +265,7 @@ class Member(Client):
                     await trio.sleep(self.chance.random() * PAUSE_S)
 
     async def _be_member(self) -> None:
-        talk = await self._connect_coordinator()
+        talk = await self.connect_coordinator(self.settings.group)
         try:
             while not self.is_leaving:
                 self.positions = {}
@@ -262,18 +276,7 @@ class Member(Client):
             self.history.note(self.name, "left the group")
         finally:
             self.positions = {}
-            with trio.CancelScope(shield=True):
-                await talk.stream.aclose()
-
-    async def _connect_coordinator(self) -> Talk:
-        talk = await self.connect(self.chance.choice(self.brokers))
-        try:
-            answer = await talk.ask(FindCoordinatorRequest(key=self.settings.group, key_type=0))
-            check(answer.error_code)
-        finally:
-            with trio.CancelScope(shield=True):
-                await talk.stream.aclose()
-        return await self.connect(answer.host)
+            await self.close(talk)
 
     async def _join(self, talk: Talk) -> None:
         """Join until the member is in a generation with an assignment."""
@@ -353,8 +356,7 @@ class Member(Client):
                     if not await self._is_stable(talk):
                         return
         finally:
-            with trio.CancelScope(shield=True):
-                await reading.stream.aclose()
+            await self.close(reading)
 
     async def _is_stable(self, talk: Talk) -> bool:
         """Send a heartbeat. Return False if the group rebalances."""

@@ -5,6 +5,8 @@
 - A partition has one record at an offset, whoever reads it and whenever.
 - In one generation of a group, one member at most owns a partition. Generations rise.
 - Committed offsets do not go back, unless a commit of the same generation had an unknown outcome.
+- Workers of a queue get no record after it was accepted, none that another worker has locked, and each that was
+  acknowledged (`korvet.testing.queue_history`).
 - One broker at most works under a lease, unless one of them was paused meanwhile.
 """
 
@@ -19,6 +21,7 @@ import trio
 from attrs import define, field
 
 from korvet.storage.interface import TopicPartition
+from korvet.testing.queue_history import Event, Produced, Sent, anomalies
 
 # Events that a failure prints.
 LAST_EVENTS = 40
@@ -50,6 +53,7 @@ class History:
     last_events: deque[str] = field(factory=lambda: deque(maxlen=LAST_EVENTS))
     events: int = 0
     records_read: int = 0
+    queue: list[Event] = field(factory=list)  # of the workers of a queue
     violated: trio.Event = field(factory=trio.Event)
     violation: Violation | None = None
     _digest: hashlib._Hash = field(factory=hashlib.sha256)
@@ -122,6 +126,13 @@ class History:
             if int(number) <= last.get(producer, -1):
                 self.fail(f"{value} at {named([tp])}@{offset} is behind {producer}:{last[producer]}")
             last[producer] = int(number)
+
+    def check_queue(self, lock_s: float, limit: int) -> None:
+        """Check the events of the workers of a queue, which is empty."""
+        sent = [Sent(value) for value in self._places]
+        produced = [Produced(value) for value in self.acknowledged]
+        for line in anomalies([*sent, *produced, *self.queue], lock_s, limit):
+            self.fail(line)
 
     def _place(self, actor: str, tp: TopicPartition, offset: int, value: str) -> None:
         known = self._values.setdefault(tp, {}).setdefault(offset, value)

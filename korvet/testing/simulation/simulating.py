@@ -1,9 +1,9 @@
-"""A run: brokers, producers, members of a group and faults for virtual hours, and then quiet and a final check."""
+"""A run: brokers, producers, members of groups and faults for virtual hours, and then quiet and a final check."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import trio
@@ -12,7 +12,11 @@ from attrs import define, field, frozen
 from korvet.broker.broker import MakeGroups
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.maintenance.leases import Leases
+from korvet.share.coordinator import SHARE
+from korvet.share.document import read
 from korvet.storage.interface import Storage, TopicPartition
+from korvet.storage.shares import UNKNOWN, ShareLimits, SharePartitionKey
+from korvet.testing.queue_history import Finished
 from korvet.testing.records import records_from
 from korvet.testing.simulation.brokers import MakeLeases, MakeLink, Makers, SimulatedBroker, WallClock
 from korvet.testing.simulation.clients import TOPIC, GroupSettings, Member, Producer
@@ -21,8 +25,12 @@ from korvet.testing.simulation.faults import Faults
 from korvet.testing.simulation.history import History, Violation, named
 from korvet.testing.simulation.network import MemoryTransport, Network
 from korvet.testing.simulation.store import SharedStore, StoreLink
+from korvet.testing.simulation.workers import QueueSettings, Worker
 
 GROUP = "billing"
+QUEUE = "workers"
+# The most that a broker allows: answers to slow brokers are lost.
+DELIVERY_LIMIT = 10
 LOOK_S = 10.0
 
 
@@ -38,6 +46,7 @@ class Setup:
     brokers: int = 3
     producers: int = 2
     members: int = 3
+    workers: int = 3  # of a queue: members of a share group
     partitions: int = 4
     between_produces_s: float = 600.0
     between_faults_s: float = 400.0
@@ -46,6 +55,7 @@ class Setup:
     heartbeat_s: float = 300.0
     session_s: float = 900.0
     rebalance_s: float = 600.0
+    lock_s: float = 600.0
     lease_s: float = 300.0
     #: The time after which brokers declare another one dead.
     broker_session_s: float = 450.0
@@ -67,6 +77,7 @@ class Result:
     faults: int
     records: int  # acknowledged
     records_read: int
+    records_finished: int  # by workers of the queue
     generations: int
 
 
@@ -128,6 +139,7 @@ class Simulation:
     brokers: list[SimulatedBroker] = field(factory=list)
     producers: list[Producer] = field(factory=list)
     members: dict[Member, trio.CancelScope] = field(factory=dict)
+    workers: list[Worker] = field(factory=list)
     _joined: int = 0
 
     async def run(self) -> Result:
@@ -162,10 +174,13 @@ class Simulation:
             tp = TopicPartition(TOPIC, number)
             found = await records_from(self.store, tp)
             self.history.check_log(tp, [(each.offset, (each.value or b"").decode()) for each in found])
+        if self.workers:
+            self.history.check_queue(setup.lock_s, DELIVERY_LIMIT)
         return self._result(faults.count)
 
     async def _churn(self, faults: Faults, nursery: trio.Nursery) -> None:
         """Let clients and faults do their work until the time is over."""
+        await self._start_workers(nursery)
         for number in range(self.setup.producers):
             producer = Producer(
                 f"producer-{number}",
@@ -189,6 +204,8 @@ class Simulation:
         """Wait until everything is read and the group is stable. Violation if that takes too long."""
         for producer in self.producers:
             producer.is_stopping = True
+        for worker in self.workers:
+            worker.is_stopping = True
         with trio.move_on_after(self.setup.settle_s):
             while (missing := await self._missing()) is not None:  # noqa: ASYNC110  no event comes
                 await trio.sleep(LOOK_S)
@@ -210,7 +227,16 @@ class Simulation:
             at = committed[tp].offset if tp in committed else 0
             if at != end:
                 return f"{at} is committed for {named([tp])}, which ends at {end}"
+            if self.workers and (start := await self._queue_start(tp)) != end:
+                return f"the queue of {named([tp])} begins at {start} and ends at {end}"
         return None
+
+    async def _queue_start(self, tp: TopicPartition) -> int:
+        """Return the first offset of a partition that the workers have not finished."""
+        topic = await self.store.topic(TOPIC)
+        assert topic is not None
+        document = await self.store.load(SHARE, str(SharePartitionKey(tp, topic.topic_id, QUEUE)))
+        return UNKNOWN if document is None else read(document.value, ShareLimits()).start
 
     async def _watch(self) -> None:
         """End the run at a violation that was raised where nothing handles it."""
@@ -230,11 +256,42 @@ class Simulation:
             makers,
             self.setup.lease_s,
             self.setup.broker_session_s,
+            self._broker_settings,
         )
+
+    @property
+    def _broker_settings(self) -> Mapping[str, str]:
+        """The settings for share groups, whose times are as long as those of other groups."""
+        setup = self.setup
+        times = {
+            "record.lock.duration": setup.lock_s,
+            "session.timeout": setup.session_s,
+            "heartbeat.interval": setup.heartbeat_s,
+        }
+        found = {"group.share.delivery.count.limit": DELIVERY_LIMIT}
+        for name, seconds in times.items():
+            found[f"group.share.{name}.ms"] = found[f"group.share.max.{name}.ms"] = int(seconds * 1000)
+        return {name: str(value) for name, value in found.items()}
 
     def _accept(self, broker: str, transport: MemoryTransport, client: str) -> Callable[[], None]:
         (found,) = (each for each in self.brokers if each.name == broker)
         return found.accept(transport, client)
+
+    # --- Workers ----------------------------------------------------------------------------------------
+
+    async def _start_workers(self, nursery: trio.Nursery) -> None:
+        """Let workers work on a queue, whose group begins with the first record."""
+        settings = QueueSettings(QUEUE, self.setup.partitions, self.setup.heartbeat_s, self.setup.lock_s)
+        for number in range(self.setup.workers):
+            name = f"worker-{number}"
+            brokers = tuple(broker.name for broker in self.brokers)
+            worker = Worker(
+                name, self.network, self.history, chance_of(self.seed, name), brokers, settings=settings
+            )
+            if not self.workers:
+                await worker.create_group()
+            self.workers.append(worker)
+            nursery.start_soon(worker.run)
 
     # --- Members ----------------------------------------------------------------------------------------
 
@@ -283,6 +340,7 @@ class Simulation:
             faults,
             len(history.acknowledged),
             history.records_read,
+            len({each.value for each in history.queue if isinstance(each, Finished)}),
             history.generation(GROUP),
         )
 

@@ -10,7 +10,8 @@ from starlette.responses import RedirectResponse, Response
 
 from korvet.client.committed_offsets import CommittedOffset, ResetRefused, Target, committed_offsets, reset
 from korvet.client.groups import SHARE, Group, describe_group, list_groups
-from korvet.client.share_offsets import ShareOffset, share_offsets, share_partitions
+from korvet.client.share_offsets import ShareOffset, records_in_flight, share_offsets, share_partitions
+from korvet.protocol.errors import UnsupportedVersion
 from korvet.web.inputs import BadInput, choice, moment, number, signed_number
 from korvet.web.pages.topics import Listed
 from korvet.web.plots import plot_of
@@ -19,6 +20,9 @@ from korvet.web.site import Site, as_json, url
 
 ROWS_A_PAGE = 50
 LONGEST_ID = 1000
+# Partitions whose records in flight are on the page of a share group, and rows for each.
+PARTITIONS_IN_FLIGHT = 20
+RECORDS_IN_FLIGHT = 20
 TARGETS = ("earliest", "latest", "time", "offset", "shift")
 
 
@@ -86,9 +90,20 @@ async def _page_of(site: Site, request: Request, visitor: Visitor, faults: Mappi
 
 
 async def _share_page(site: Site, request: Request, visitor: Visitor, described: Group) -> Response:
-    """Return the page of a share group: each partition's start offset, lag and members."""
+    """Return the page of a share group: each partition's start offset, lag and members, and who holds which records."""
     rows = await share_partitions(visitor.client, described)
-    values = {"group": described, "rows": rows, "lag": lag_of([offset for _, offset, _ in rows])}
+    busy = [tp for tp, offset, _ in rows if offset.lag][:PARTITIONS_IN_FLIGHT]
+    try:
+        in_flight = await records_in_flight(visitor.client, described.group_id, busy, RECORDS_IN_FLIGHT)
+    except UnsupportedVersion:  # the brokers are not korvet's
+        in_flight = None
+    values = {
+        "group": described,
+        "rows": rows,
+        "lag": lag_of([offset for _, offset, _ in rows]),
+        "in_flight": in_flight,
+        "clients": {member.member_id: member.client_id for member in described.members},
+    }
     return site.render(request, "share_group.html", values)
 
 
