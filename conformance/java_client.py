@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from conformance.apache_kafka import POM, jars
-from conformance.part import Result, Target, checks_of, command, program
+from conformance.part import Result, Target, checks_of, compiled_java, program
 
 SOURCES = Path(__file__).with_name("java")
 #: The poms of the releases, by their names.
@@ -44,9 +44,7 @@ def on_all(targets: Sequence[Target], pom: Path, sources: str, main: str) -> Ite
 
 def compiled(folder: Path, libraries: Path, sources: str = "*.java") -> str:
     """Compile our sources into `folder`. Return the class path with them and the jars. Raises Unavailable."""
-    compiler = program("javac", "the Java client's checks need a JDK, 17 or newer")
-    command(compiler, "-nowarn", "-d", folder, "-cp", f"{libraries}/*", *sorted(SOURCES.glob(sources)))
-    return f"{folder}:{libraries}/*"
+    return compiled_java(sorted(SOURCES.glob(sources)), folder, libraries)
 
 
 def on_one(target: Target, class_path: str, main: str) -> list[Result]:

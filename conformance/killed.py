@@ -6,24 +6,16 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from uuid import uuid4
 
 from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from conformance.part import Target, command, program
+from conformance.part import Target, program
 from tests.servers import parent_death_prefix
 
 LIMIT_S = 180.0
 QUIET_S = 3.0  # a record that came twice would come with the next commits
-
-
-def compiled(sources: Path, folder: str, libraries: Path) -> str:
-    """Compile the Java programs of a folder into another one. Return the class path with it and the jars."""
-    compiler = program("javac", f"the checks of {sources.name} need a JDK, 17 or newer")
-    command(compiler, "-nowarn", "-d", folder, "-cp", f"{libraries}/*", *sorted(sources.glob("*.java")))
-    return f"{folder}:{libraries}/*"
 
 
 @contextmanager

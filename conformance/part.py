@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -90,6 +90,13 @@ def command(*words: str | Path, environment: Mapping[str, str] | None = None) ->
     )
     if done.returncode:
         raise Unavailable(f"{' '.join(map(str, words))} failed:\n{done.stdout}{done.stderr}")
+
+
+def compiled_java(sources: Iterable[Path], folder: str | Path, libraries: Path) -> str:
+    """Compile Java programs into a folder. Return the class path with it and the jars. Raises Unavailable."""
+    compiler = program("javac", "checks in Java need a JDK, 17 or newer")
+    command(compiler, "-nowarn", "-d", folder, "-cp", f"{libraries}/*", *sources)
+    return f"{folder}:{libraries}/*"
 
 
 def checks_of(target: Target, words: Sequence[str | Path]) -> Iterator[Result]:

@@ -16,8 +16,8 @@ from uuid import uuid4
 from confluent_kafka import Producer
 
 from conformance.apache_kafka import jars
-from conformance.killed import committed, compiled, create_topics, running
-from conformance.part import Result, Target
+from conformance.killed import committed, create_topics, running
+from conformance.part import Result, Target, compiled_java
 
 SOURCES = Path(__file__).with_name("streams")
 PARTITIONS = 4
@@ -29,7 +29,7 @@ ROUNDS = 4  # the program is killed between two of them
 def run(targets: Sequence[Target]) -> Iterator[Result]:
     """Run the program on every broker."""
     with tempfile.TemporaryDirectory(prefix="korvet-streams-") as folder, ThreadPoolExecutor(2) as pool:
-        class_path = compiled(SOURCES, folder, jars(SOURCES / "pom.xml"))
+        class_path = compiled_java(sorted(SOURCES.glob("*.java")), folder, jars(SOURCES / "pom.xml"))
         yield from pool.map(lambda target: killed_while_counting(target, class_path), targets)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from conformance.apache_kafka import POM, jars
-from conformance.part import RUN_LIMIT_S, Result, Target, command, program
+from conformance.part import RUN_LIMIT_S, Result, Target, compiled_java, program
 from tests.reading import read_to_end
 
 PAGE = Path(__file__).parents[1] / "docs/transactions.md"
@@ -20,7 +20,6 @@ WANTED = {("debits", b"alice", b"10"), ("credits", b"bob", b"10")}
 
 def run(targets: Sequence[Target]) -> Iterator[Result]:
     """Compile and run the program once for every broker, whose address takes the place of the page's."""
-    compiler = program("javac", "the page's Java program needs a JDK, 17 or newer")
     java = program("java", "the page's Java program needs Java 17 or newer")
     (source,) = EXAMPLE.findall(PAGE.read_text(encoding="utf-8"))
     libraries = jars(POM)
@@ -28,9 +27,8 @@ def run(targets: Sequence[Target]) -> Iterator[Result]:
         with tempfile.TemporaryDirectory(prefix="korvet-page-") as folder:
             file = Path(folder) / "Transfer.java"
             file.write_text(source.replace("localhost:9092", target.bootstrap_servers))
-            command(compiler, "-nowarn", "-d", folder, "-cp", f"{libraries}/*", file)
             done = subprocess.run(
-                [java, "-cp", f"{folder}:{libraries}/*", "Transfer"],
+                [java, "-cp", compiled_java([file], folder, libraries), "Transfer"],
                 capture_output=True,
                 text=True,
                 timeout=RUN_LIMIT_S,

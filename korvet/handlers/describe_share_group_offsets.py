@@ -12,8 +12,8 @@ Records in flight: korvet's own tagged field `max_in_flight` of a request return
 leader of the partition answers, whether or not it coordinates the group.
 
 Errors: TOPIC_AUTHORIZATION_FAILED and KAFKA_STORAGE_ERROR of a partition, and the latter of a group if no state can be
-read. Groups, topics and partitions that do not exist have no states, and
-are no errors, as in Kafka. With `max_in_flight`: NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION.
+read. Groups, topics and partitions that do not exist have no states, and are no errors, as in Kafka. With
+`max_in_flight`: NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION.
 """
 
 from __future__ import annotations
