@@ -267,12 +267,7 @@ class LakeTable:
         `retries` is how often deltalake may retry on top of other writers' commits that it considers compatible.
         Raises CommitConflict if another writer committed first, and Unreachable.
         """
-        commit_id = uuid4().hex
-        properties = CommitProperties(
-            custom_metadata={COMMIT_ID: commit_id, **commit_info},
-            max_commit_retries=retries,
-            app_transactions=[Transaction(app_id, number) for app_id, number in transactions.items()],
-        )
+        properties, commit_id = committing(commit_info, transactions, retries)
         with store_errors(self.location):
             try:
                 self.delta.create_write_transaction(
@@ -377,6 +372,19 @@ def _check(location: Location, delta: DeltaTable, topic: str, topic_id: UUID | N
             "or move the old table away. korvet lake query --archived reads the old table alone."
         )
     return found_id
+
+
+def committing(
+    commit_info: Mapping[str, Any], transactions: Mapping[str, int], retries: int | None
+) -> tuple[CommitProperties, str]:
+    """Return the properties of a commit, and the commit id in them."""
+    commit_id = uuid4().hex
+    properties = CommitProperties(
+        custom_metadata={COMMIT_ID: commit_id, **commit_info},
+        max_commit_retries=retries,
+        app_transactions=[Transaction(name, number) for name, number in transactions.items()],
+    )
+    return properties, commit_id
 
 
 def first_line(error: Exception) -> str:

@@ -18,11 +18,11 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Self
 from urllib.parse import unquote
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pyarrow as pa
 from attrs import define, field, frozen
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -32,11 +32,13 @@ from korvet.lake.errors import CommitConflict, NewerFormat, OutOfOrder, WrongTab
 from korvet.lake.location import Location
 from korvet.lake.table import (
     CHECKPOINT_INTERVAL,
+    COMMIT_ID,
     KIND,
     TOPIC,
     TOPIC_ID,
     VERSION,
     LakeTable,
+    committing,
     first_line,
     refuse_other_things,
     store_errors,
@@ -44,7 +46,7 @@ from korvet.lake.table import (
 
 FORMAT_VERSION = 1
 TYPED, DLQ = "typed", "dlq"
-COMMIT_ID, RANGES = "korvet.commit", "korvet.ranges"
+RANGES = "korvet.ranges"
 
 
 @frozen(order=True)
@@ -314,19 +316,6 @@ def open_table(lake: Location, name: str) -> LakeTable | DecodedTable:
             return DecodedTable.found(lake.child(name))
         except WrongTable:
             raise error from None
-
-
-def committing(
-    commit_info: Mapping[str, Any], transactions: Mapping[str, int], retries: int | None
-) -> tuple[CommitProperties, str]:
-    """Return the properties of a commit, and the commit id in them."""
-    commit_id = uuid4().hex
-    properties = CommitProperties(
-        custom_metadata={COMMIT_ID: commit_id, **commit_info},
-        max_commit_retries=retries,
-        app_transactions=[Transaction(name, number) for name, number in transactions.items()],
-    )
-    return properties, commit_id
 
 
 def commit_info(spans: Sequence[Span]) -> dict[str, Any]:

@@ -22,10 +22,10 @@ from deltalake.exceptions import CommitFailedError
 
 from korvet.lake.errors import CommitConflict
 from korvet.lake.location import Location
-from korvet.lake.table import store_errors
+from korvet.lake.table import committing, store_errors
 from korvet.pipeline.decoding.columns import DELETED, KEY, OFFSET, PARTITION, TIMESTAMP
 from korvet.pipeline.decoding.confluent import HEADER_BYTES
-from korvet.pipeline.decoding.tables import DecodedTable, Part, Span, commit_info, committing
+from korvet.pipeline.decoding.tables import DecodedTable, Part, Span, commit_info
 
 STAGING = "_korvet_staging"
 FOLDER = re.compile(r"(\d+)-[0-9a-f]{32}")
