@@ -54,6 +54,7 @@ GROUP = "korvet-lake"
 ATTEMPTS = 5
 # Consecutive rounds that lose to other archivers' commits, before --once gives up.
 CONFLICTS = 50
+CONTENDED = 6
 FIRST_BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 30.0
 
@@ -124,14 +125,32 @@ class TopicProgress:
     may_pass: bool = False
     #: True if the next round should begin immediately.
     goes_on: bool = False
-    #: Commits that other archivers' commits preceded, since the last commit that succeeded, and since the start.
-    lost_in_a_row: int = 0
+    #: Commits that other archivers' commits preceded.
     conflicts: int = 0
+    #: How much other archivers commit, from 0 to CONTENDED.
+    contention: int = 0
     #: Seconds that the last commit took.
     commit_s: float | None = None
 
     #: Averages over the last round that had rows.
     rows: Rows | None = None
+
+    @property
+    def is_contended(self) -> bool:
+        """True if three commits in a row were lost to other archivers, or about every other one of ten.
+
+        Two archivers on a busy machine may take turns, so that none loses two in a row.
+        """
+        return self.contention == CONTENDED
+
+    def won(self) -> None:
+        """Note that a commit succeeded."""
+        self.contention = max(0, self.contention - 1)
+
+    def lost(self) -> None:
+        """Note that another archiver's commit preceded one."""
+        self.conflicts += 1
+        self.contention = min(CONTENDED, self.contention + 2)
 
     def add(self, ranges: Sequence[ArchivedRange]) -> None:
         """Count committed ranges."""
@@ -369,7 +388,7 @@ class Archive:
                 started = time.monotonic()
                 plan.table = self._tables[topic] = plan.table.commit(ranges)
                 progress.commit_s = time.monotonic() - started
-                progress.lost_in_a_row = 0
+                progress.won()
         except CommitConflict as error:
             self._conflict(progress, error)
             return
@@ -398,8 +417,7 @@ class Archive:
         """Retry after another archiver committed first, with an increasing delay if that happens repeatedly."""
         # If several archivers run permanently, all but one thereby become standbys, which check twice a minute.
         log.info("%(error)s", {"error": error})
-        progress.conflicts += 1
-        progress.lost_in_a_row += 1
+        progress.lost()
         if self.options.every_s is not None or self._idle_rounds < CONFLICTS:
             progress.goes_on = True
         else:

@@ -9,16 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from korvet.pipeline.archive import TopicProgress
 from korvet.pipeline.run.policy import Policy
-from korvet.pipeline.run.schedule import (
-    LONGEST_RETRY_S,
-    LOST_COMMITS,
-    STANDBY_S,
-    Health,
-    State,
-    TableSchedule,
-    poll_s,
-)
+from korvet.pipeline.run.schedule import LONGEST_RETRY_S, STANDBY_S, Health, State, TableSchedule, poll_s
 
 
 def schedule(**policy: float) -> TableSchedule:
@@ -127,17 +120,45 @@ def test_state_is_that_of_the_worst_work() -> None:
     assert {0} == made.due(60)  # the archive goes on
 
 
-def test_run_that_loses_commits_becomes_the_standby_until_the_other_run_ends() -> None:
+def test_standby_commits_what_the_other_run_has_left_waiting() -> None:
     made = schedule(lag_s=60)
     made.observe(60, {0: 200})
-    made.lost(LOST_COMMITS - 1)
     assert {0} == made.due(60)
-    made.lost(LOST_COMMITS)
+    made.is_standby = True
 
     assert (set(), {0}) == (made.due(60), made.due(60 + STANDBY_S))
     assert State.STANDBY == made.state(60)
-    made.lost(0)
+    made.is_standby = False
     assert {0} == made.due(60)
+
+
+@pytest.mark.parametrize(
+    "commits, contended",
+    [
+        ("ll", False),
+        ("lll", True),
+        ("lw" * 4, False),
+        ("lw" * 5 + "l", True),
+        ("lww" * 20, False),
+        ("lllw", False),
+    ],
+)
+def test_archiver_that_loses_commits_is_contended(commits: str, contended: bool) -> None:
+    progress = TopicProgress("orders")
+    for each in commits:
+        (progress.lost if each == "l" else progress.won)()
+
+    assert contended == progress.is_contended
+    assert commits.count("l") == progress.conflicts
+
+
+def test_contention_ends_with_the_next_commit_however_long_it_was() -> None:
+    progress = TopicProgress("orders")
+    for _ in range(1000):
+        progress.lost()
+    progress.won()
+
+    assert not progress.is_contended
 
 
 def test_retention_and_vacuum_are_due_once_in_their_interval() -> None:

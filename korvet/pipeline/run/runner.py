@@ -30,7 +30,7 @@ from korvet.pipeline.group_offsets import GroupOffsets
 from korvet.pipeline.run.observing import Bounded, Ends, bounds_of_topics, end_offsets
 from korvet.pipeline.run.policy import DESCRIBED, LakeFile, Policy
 from korvet.pipeline.run.reporting import Reports
-from korvet.pipeline.run.schedule import LOST_COMMITS, Health, State, TableSchedule, poll_s
+from korvet.pipeline.run.schedule import Health, State, TableSchedule, poll_s
 from korvet.pipeline.run.status import TableStatus
 from korvet.pipeline.run.tables import Places, Table, healths_that_may_pass
 from korvet.protocol.errors import KafkaError, TopicAuthorizationFailed, UnknownTopicOrPartition
@@ -293,9 +293,9 @@ class Run:
             schedule.archive.failed(now, progress.error, may_pass=progress.may_pass)
         else:
             schedule.archive.succeeded()
-        if not schedule.is_standby and progress.lost_in_a_row >= LOST_COMMITS:
+        if progress.is_contended and not schedule.is_standby:
             log.warning("%(topic)s: another run commits to this table", {"topic": table.topic})
-        schedule.lost(progress.lost_in_a_row)
+        schedule.is_standby = progress.is_contended
         snapshot = self._archive.table(table.topic)
         if snapshot is not None:
             table.archive = snapshot

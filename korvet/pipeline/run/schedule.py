@@ -15,8 +15,6 @@ from korvet.pipeline.run.policy import Policy
 
 FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 300.0
-# Commits lost in a row to another run, after which this run becomes the table's standby.
-LOST_COMMITS = 3
 # A standby commits what the other run has left waiting for this much longer than the policy allows.
 STANDBY_S = 30.0
 LONGEST_POLL_S = 5.0
@@ -101,7 +99,7 @@ class TableSchedule:
     decode: Health = field(factory=Health)
     mirror: Health = field(factory=Health)
     upkeep: Health = field(factory=Health)
-    is_standby: bool = False
+    is_standby: bool = False  # another run commits to the table
     #: By kind of table, the times of the last retention and of the last vacuum.
     _retained_s: dict[str, float] = field(factory=dict)
     _vacuumed_s: dict[str, float] = field(factory=dict)
@@ -148,10 +146,6 @@ class TableSchedule:
         """Forget an error of the archive that has nothing to archive, when its next attempt would be due."""
         if self.archive.is_ready(now):
             self.archive.succeeded()
-
-    def lost(self, in_a_row: int) -> None:
-        """Note how many commits in a row were lost to another run."""
-        self.is_standby = in_a_row >= LOST_COMMITS
 
     def due(self, now: float, bytes_an_offset: float | None = None, *, at_once: bool = False) -> set[int]:
         """Return the partitions whose records are due: one of them waits for `lag`, or `flush_bytes` of them wait.
