@@ -18,9 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from korvet.lake.location import Location
+from korvet.pipeline.archive_task import Outcome, Piece
 from korvet.pipeline.cluster import Connecting
 from korvet.pipeline.decoding.distributing import Distribute, Here
 from korvet.pipeline.run.mirrors import CatalogueMirrors
@@ -41,10 +42,28 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
+@frozen
+class WorkersTogether(WorkersHere):
+    """Workers that have done their tasks when those of another run have, until the barrier is aborted."""
+
+    together: threading.Barrier = field(kw_only=True)
+
+    def run(self, tasks: Sequence[Sequence[Piece]]) -> list[Outcome]:
+        outcomes = super().run(tasks)
+        with suppress(threading.BrokenBarrierError):
+            self.together.wait()
+        return outcomes
+
+
 def run_of(
-    bootstrap_servers: str, file: Path, *, once: bool = False, distribute: Distribute | None = None
+    bootstrap_servers: str,
+    file: Path,
+    *,
+    once: bool = False,
+    distribute: Distribute | None = None,
+    together: threading.Barrier | None = None,
 ) -> Run:
-    """Return a run whose workers are in this process."""
+    """Return a run whose workers are in this process. Runs with the same barrier commit at the same time."""
     read = read_lake_file(file)
     lake = Location.parse(read.lake)
     typed = Location.parse(read.typed or f"{read.lake}-typed")
@@ -56,7 +75,8 @@ def run_of(
         CatalogueMirrors.of(read.catalog, lake, is_typed=False),
         CatalogueMirrors.of(read.catalog, typed, is_typed=True),
     )
-    return Run(read, connecting, places, WorkersHere(connecting), once)
+    workers = WorkersHere(connecting) if together is None else WorkersTogether(connecting, together=together)
+    return Run(read, connecting, places, workers, once)
 
 
 def run_once(cluster: Cluster, file: Path) -> Run:
