@@ -227,13 +227,13 @@ class Client:
         return (self._producers if pool is None else pool).producer(self._cluster)
 
     def transaction(
-        self, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS
+        self, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS, after: Transaction | None = None
     ) -> AbstractAsyncContextManager[Transaction]:
         """Return a context manager that begins a transaction, and commits it unless its block raises.
 
         See `open_transaction`.
         """
-        return open_transaction(self._cluster, transactional_id, timeout_ms=timeout_ms)
+        return open_transaction(self._cluster, transactional_id, timeout_ms=timeout_ms, after=after)
 
     @asynccontextmanager
     async def _idempotent(self, acks: int) -> AsyncIterator[Producer | None]:

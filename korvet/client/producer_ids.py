@@ -43,13 +43,19 @@ class Producer:
 
 
 async def new_producer(
-    cluster: Cluster, transactional_id: str | None = None, timeout_ms: int = 60_000
+    cluster: Cluster,
+    transactional_id: str | None = None,
+    timeout_ms: int = 60_000,
+    after: Producer | None = None,
 ) -> Producer:
     """Request a producer id, a new one or that of a transactional id, whose open transaction is aborted.
 
-    Raises KafkaError; UnsupportedVersion if the brokers have no idempotent producers.
+    With `after`, the next epoch of that producer (KIP-360). Raises KafkaError; ProducerFenced if another producer has
+    taken the transactional id meanwhile; UnsupportedVersion if the brokers have no idempotent producers.
     """
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
+    if after is not None:
+        request.producer_id, request.producer_epoch = after.producer_id, after.epoch
     about = "InitProducerId" if transactional_id is None else f"transactional id {transactional_id}"
 
     async def attempt() -> InitProducerIdResponse:

@@ -158,15 +158,20 @@ class Transaction(Producer):
 
 @asynccontextmanager
 async def open_transaction(
-    cluster: Cluster, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS
+    cluster: Cluster,
+    transactional_id: str,
+    *,
+    timeout_ms: int = TIMEOUT_MS,
+    after: Transaction | None = None,
 ) -> AsyncIterator[Transaction]:
     """Begin a transaction for the block, and commit it at the end; abort it if the block raises.
 
-    The coordinator aborts it after `timeout_ms`. Raises KafkaError; UnsupportedVersion if the brokers have no
-    transactions, InvalidTransactionTimeout. If the commit fails with a retriable error, its outcome is unknown: the
-    next transaction with the id aborts this one, unless it was committed.
+    It fences every earlier producer of its id. With `after`, the previous transaction of the same producer, it is
+    fenced itself if another one has begun since. The coordinator aborts it after `timeout_ms`. Raises KafkaError;
+    UnsupportedVersion if the brokers have no transactions, InvalidTransactionTimeout. If the commit fails with a
+    retriable error, its outcome is unknown: the next transaction with the id aborts this one, unless it was committed.
     """
-    producer = await new_producer(cluster, transactional_id, timeout_ms)
+    producer = await new_producer(cluster, transactional_id, timeout_ms, after)
     transaction = Transaction(
         producer.producer_id, producer.epoch, transactional_id=transactional_id, cluster=cluster
     )

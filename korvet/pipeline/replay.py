@@ -233,9 +233,8 @@ class Target:
     source: ArchivedRecords
     sent: int = field(default=0, init=False)
     _leader_id: int = field(default=-1, init=False)  # -1: metadata must be requested
-    _known: int = field(
-        default=0, init=False
-    )  # the offset in the target from which a later run has to search
+    # The offset in the target from which a later run has to search.
+    _known: int = field(default=0, init=False)
 
     async def send_all(self, selection: Selection) -> None:
         """Send the selected records that the target does not have yet. Raises KafkaError, LakeError."""
@@ -253,16 +252,14 @@ class Target:
     async def _send_in_transactions(self, client: Client, tp: TopicPartition, selection: Selection) -> None:
         """Send the selected records in transactions, each of which commits a checkpoint."""
         began = time.monotonic()
-        batches: Iterator[Batch] = iter(())
-        left: Selection | None = None
-        while left is None or left.start < left.end:
+        # An empty transaction fences another run of this replay, whose checkpoint is therefore the last one.
+        async with client.transaction(self.replay.group_id(self.partition)) as transaction:
+            left = await self._resumed(client, tp, selection)
+        batches = self.source.batches(left)
+        while left.start < left.end:
             sent = self.sent
             try:
-                # It fences another run of this replay, whose checkpoint is therefore the last one.
-                async with client.transaction(self.replay.group_id(self.partition)) as transaction:
-                    if left is None or left != left_of(await self._position(client, tp), selection):
-                        left = await self._resumed(client, tp, selection)
-                        batches = self.source.batches(left)
+                async with client.transaction(transaction.transactional_id, after=transaction) as transaction:
                     left = await self._send_some(client, transaction, tp, batches, left)
             except BaseException:
                 self.sent = sent  # the transaction is aborted
@@ -306,15 +303,12 @@ class Target:
                 await self._checkpoint(client, tp, offset, left)
             await self._keep_to_rate(began)
 
-    async def _position(self, client: Client, tp: TopicPartition) -> OffsetAndMetadata | None:
-        """Return the last checkpoint, after the transactions of earlier runs have ended."""
-        found = await client.committed(self.replay.group_id(self.partition), [tp], require_stable=True)
-        return found.get(tp)
-
     async def _resumed(self, client: Client, tp: TopicPartition, selection: Selection) -> Selection:
         """Return what is left of the selection: the offsets after the last record that is in the target."""
         self._known = latest = (await client.list_offsets({tp: LATEST}))[tp].offset
-        position = await self._position(client, tp)
+        # Stable: after the transactions of earlier runs have ended.
+        found = await client.committed(self.replay.group_id(self.partition), [tp], require_stable=True)
+        position = found.get(tp)
         if position is None:
             await self._checkpoint(client, tp, latest, selection)
             return selection

@@ -115,6 +115,19 @@ async def test_next_transaction_fences_the_previous_one(client: Client) -> None:
     assert [b"b"] == await read(client)
 
 
+async def test_producer_continues_until_it_is_fenced(broker: RunningBroker, client: Client) -> None:
+    async with client.transaction("x") as transaction:
+        await client.produce("t", [Record(b"a", partition=0)], transaction=transaction)
+    broker.faults.add(Drop("after", api="InitProducerId", count=1))
+    async with client.transaction("x", after=transaction) as transaction:
+        await client.produce("t", [Record(b"b", partition=0)], transaction=transaction)
+    await write(client, b"c")
+
+    with pytest.raises((ProducerFenced, InvalidProducerEpoch)):
+        await client.transaction("x", after=transaction).__aenter__()
+    assert [b"a", b"b", b"c"] == await read(client)
+
+
 @pytest.mark.parametrize("api", ["InitProducerId", "AddPartitionsToTxn", "Produce", "EndTxn"])
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_lost_requests_and_answers_change_nothing(

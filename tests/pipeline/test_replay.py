@@ -177,11 +177,12 @@ def test_transactional_run_goes_on_where_another_one_ended(
     replay = evolve(prepared(memory, topic, tmp_path), transactional=True)
     selection = everything(replay, 0)
     with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(replay_partition, evolve(replay, rate=100.0), 0, selection)
+        slow = pool.submit(replay_partition, evolve(replay, rate=20.0), 0, selection)
         eventually(lambda: bool(records_of(memory, replay.target)), True)
         rest = replay_partition(replay, 0, selection)
 
     assert rest.error == ""
+    assert "A newer producer with the same transactional id has taken over." in slow.result().error
     assert 0 < rest.records < 500
     assert 500 == slow.result().records + rest.records
     assert sorted(numbers_in(records_of(memory, replay.target))) == list(range(0, 1000, 2))
