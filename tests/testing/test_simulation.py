@@ -7,9 +7,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 import trio
@@ -19,13 +20,11 @@ from trio.abc import Clock
 from trio.testing import MockClock
 
 from korvet.coordination.runtime import Held, Runtime, notify
-from korvet.groups import reconciliation
 from korvet.groups.consumer import ConsumerGroup, Timer
 from korvet.groups.consumer_members import ConsumerMember
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.groups.machine import GroupMachine
-from korvet.groups.reconciliation import Granted
-from korvet.groups.subscriptions import Assignment
+from korvet.groups.reconciliation import Current, Owners
 from korvet.maintenance.leases import Lease, Leases
 from korvet.share.coordinator import LeaderRouting
 from korvet.share.partition import SharePartition
@@ -87,7 +86,7 @@ def keeps_too_long(storage: Storage, lease_s: float, holder: str) -> Leases:
 
 # The clients that an error concerns are enough to find it.
 CLASSIC = Setup(consumers=0, mixed=0, workers=0)
-BROKER_ASSIGNS = Setup(members=0, workers=0, between_members_s=300, between_faults_s=200)
+BROKER_ASSIGNS = Setup(members=0, workers=0)
 WORKERS = Setup(members=0, consumers=0, mixed=0)
 # Many produces and faults, since only a lost answer makes a producer send a batch again.
 BUSY = evolve(CLASSIC, hours=4, between_produces_s=60, between_faults_s=120)
@@ -128,9 +127,14 @@ def coordinates_all(_routing: LeaderRouting, _key: str) -> bool:
     return True
 
 
-def grants_at_once(_owned: Assignment | None, _revoking: Granted) -> bool:
-    """Do not wait until a member has revoked a partition before another one gets it."""
-    return False
+def no_owners(_owners: Owners, _topic_id: UUID) -> Mapping[int, str]:
+    """Do not know who has a partition when another member is to get it."""
+    return {}
+
+
+def changes(_owners: Owners, _member_id: str, before: Current, after: Current) -> bool:
+    """Do not note who has which partitions."""
+    return before != after
 
 
 def removes_early(group: ConsumerGroup, member: ConsumerMember, now_ms: float) -> None:
@@ -139,24 +143,22 @@ def removes_early(group: ConsumerGroup, member: ConsumerMember, now_ms: float) -
     group._deadlines.set((Timer.SESSION, member.member_id), end_ms)
 
 
-#: The clients, the owner of the function, its name and its replacement, and the violation.
-PATCHED_ERRORS: dict[str, tuple[Setup, Any, str, Callable[..., Any], str]] = {
-    "grants at once": (BROKER_ASSIGNS, reconciliation, "_reports", grants_at_once, "gets orders-"),
-    "removes early": (BROKER_ASSIGNS, ConsumerGroup, "extend_session", removes_early, "gets orders-"),
-    "forgets locks": (WORKERS, SharePartition, "resume", forgets_locks, "delivered under a lock"),
+#: The clients, the class whose methods are replaced, their replacements, and the violation.
+PATCHED_ERRORS: dict[str, tuple[Setup, type, dict[str, Callable[..., Any]], str]] = {
+    "knows no owners": (BROKER_ASSIGNS, Owners, {"of_topic": no_owners, "replace": changes}, "gets orders-"),
+    "removes early": (BROKER_ASSIGNS, ConsumerGroup, {"extend_session": removes_early}, "gets orders-"),
+    "forgets locks": (WORKERS, SharePartition, {"resume": forgets_locks}, "delivered under a lock"),
     "forgets acknowledgements": (
         WORKERS,
         SharePartition,
-        "acknowledge",
-        forgets_acknowledgements,
+        {"acknowledge": forgets_acknowledgements},
         "delivered after its end|the queue of orders-. begins at",
     ),
-    "forgets deliveries": (WORKERS, SharePartition, "_released", forgets_deliveries, "repeated count"),
+    "forgets deliveries": (WORKERS, SharePartition, {"_released": forgets_deliveries}, "repeated count"),
     "keeps what it lost": (
         WORKERS,
         LeaderRouting,
-        "coordinates",
-        coordinates_all,
+        {"coordinates": coordinates_all},
         "the queue of orders-. begins at",
     ),
 }
@@ -207,9 +209,10 @@ def test_error_put_in_on_purpose_is_found_and_repeated(error: str) -> None:
 
 @pytest.mark.parametrize("error", PATCHED_ERRORS)
 def test_error_in_what_the_broker_calls_is_found(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    setup, owner, name, wrong, expected = PATCHED_ERRORS[error]
+    setup, owner, replacements, expected = PATCHED_ERRORS[error]
     with monkeypatch.context() as patched:
-        patched.setattr(owner, name, wrong)
+        for name, wrong in replacements.items():
+            patched.setattr(owner, name, wrong)
         failure = first_failure(setup)
 
     assert re.search(expected, failure.reason)

@@ -407,8 +407,8 @@ class Member(Client):
             if records:
                 moved[tp] = records[-1][0] + 1
         if moved:
-            self.positions |= moved
             await self._commit(talk, moved)
+            self.positions |= moved  # what could not be committed is read again
 
     async def _commit(self, talk: Talk, offsets: dict[TopicPartition, int]) -> None:
         group = self.settings.group

@@ -18,7 +18,8 @@ from korvet.storage.interface import TopicPartition
 from korvet.testing.simulation.clients import TOPIC, Member, Talk, check
 
 JOINS, LEAVES = 0, -1  # epochs of requests
-REMOVED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH)
+# The group has become a classic one if it is not found: it had no consumer left when the member was removed.
+REMOVED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND)
 
 
 @define(eq=False)
