@@ -128,12 +128,12 @@ def coordinates_all(_routing: LeaderRouting, _key: str) -> bool:
 
 
 def no_owners(_owners: Owners, _topic_id: UUID) -> Mapping[int, str]:
-    """Do not know who has a partition when another member is to get it."""
+    """Grant partitions that other members own."""
     return {}
 
 
 def changes(_owners: Owners, _member_id: str, before: Current, after: Current) -> bool:
-    """Do not note who has which partitions."""
+    """Forget the owners of partitions."""
     return before != after
 
 

@@ -60,7 +60,7 @@ class Consumer(Member):
         await self._beat(talk)
 
     async def _join(self, talk: Talk) -> None:
-        """Send heartbeats until the coordinator knows that the member owns what it has assigned to it."""
+        """Send heartbeats until one of them has reported all assigned partitions."""
         while await self._beat(talk):
             pass
 
