@@ -7,9 +7,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 import trio
@@ -19,8 +20,11 @@ from trio.abc import Clock
 from trio.testing import MockClock
 
 from korvet.coordination.runtime import Held, Runtime, notify
+from korvet.groups.consumer import ConsumerGroup, Timer
+from korvet.groups.consumer_members import ConsumerMember
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.groups.machine import GroupMachine
+from korvet.groups.reconciliation import Current, Owners
 from korvet.maintenance.leases import Lease, Leases
 from korvet.share.coordinator import LeaderRouting
 from korvet.share.partition import SharePartition
@@ -80,12 +84,19 @@ def keeps_too_long(storage: Storage, lease_s: float, holder: str) -> Leases:
     return KeepsLeaseTooLong(storage, lease_s, holder)
 
 
+# The clients that an error concerns are enough to find it.
+CLASSIC = Setup(consumers=0, mixed=0, workers=0)
+BROKER_ASSIGNS = Setup(members=0, workers=0)
+WORKERS = Setup(members=0, consumers=0, mixed=0)
 # Many produces and faults, since only a lost answer makes a producer send a batch again.
-BUSY = Setup(hours=4, between_produces_s=60, between_faults_s=120)
+BUSY = evolve(CLASSIC, hours=4, between_produces_s=60, between_faults_s=120)
 ERRORS = {
-    "answers before saving": (Setup(make_groups=AnswersBeforeSaving), "after generation|own orders"),
+    "answers before saving": (
+        evolve(CLASSIC, make_groups=AnswersBeforeSaving),
+        "after generation|own orders",
+    ),
     "forgets producers": (evolve(BUSY, make_link=ForgetsProducers), "is at orders-.*, too|OUT_OF_ORDER"),
-    "keeps a lease too long": (Setup(make_leases=keeps_too_long), "work under the lease"),
+    "keeps a lease too long": (evolve(CLASSIC, make_leases=keeps_too_long), "work under the lease"),
 }
 
 
@@ -116,17 +127,40 @@ def coordinates_all(_routing: LeaderRouting, _key: str) -> bool:
     return True
 
 
-#: The class, the method and its replacement, and the violation.
-SHARE_ERRORS: dict[str, tuple[type, str, Callable[..., Any], str]] = {
-    "forgets locks": (SharePartition, "resume", forgets_locks, "delivered under a lock"),
+def no_owners(_owners: Owners, _topic_id: UUID) -> Mapping[int, str]:
+    """Grant partitions that other members own."""
+    return {}
+
+
+def changes(_owners: Owners, _member_id: str, before: Current, after: Current) -> bool:
+    """Forget the owners of partitions."""
+    return before != after
+
+
+def removes_early(group: ConsumerGroup, member: ConsumerMember, now_ms: float) -> None:
+    """Remove a member after half of its session timeout."""
+    end_ms = now_ms + group.limits.session_timeout_ms / 2
+    group._deadlines.set((Timer.SESSION, member.member_id), end_ms)
+
+
+#: The clients, the class whose methods are replaced, their replacements, and the violation.
+PATCHED_ERRORS: dict[str, tuple[Setup, type, dict[str, Callable[..., Any]], str]] = {
+    "knows no owners": (BROKER_ASSIGNS, Owners, {"of_topic": no_owners, "replace": changes}, "gets orders-"),
+    "removes early": (BROKER_ASSIGNS, ConsumerGroup, {"extend_session": removes_early}, "gets orders-"),
+    "forgets locks": (WORKERS, SharePartition, {"resume": forgets_locks}, "delivered under a lock"),
     "forgets acknowledgements": (
+        WORKERS,
         SharePartition,
-        "acknowledge",
-        forgets_acknowledgements,
+        {"acknowledge": forgets_acknowledgements},
         "delivered after its end|the queue of orders-. begins at",
     ),
-    "forgets deliveries": (SharePartition, "_released", forgets_deliveries, "repeated count"),
-    "keeps what it lost": (LeaderRouting, "coordinates", coordinates_all, "the queue of orders-. begins at"),
+    "forgets deliveries": (WORKERS, SharePartition, {"_released": forgets_deliveries}, "repeated count"),
+    "keeps what it lost": (
+        WORKERS,
+        LeaderRouting,
+        {"coordinates": coordinates_all},
+        "the queue of orders-. begins at",
+    ),
 }
 
 
@@ -146,7 +180,7 @@ def test_churn_violates_no_guarantee(seed: int) -> None:
 
     assert result.faults > 30
     assert result.records > 100
-    assert result.records_read >= 2 * result.records  # by the group, and at the end
+    assert result.records_read >= 4 * result.records  # by three groups, and at the end
     assert result.records_finished > 0.9 * result.records  # some answers to acknowledgements are lost
     assert result.generations > 3
 
@@ -161,7 +195,7 @@ def test_error_put_in_on_purpose_is_found_and_repeated(error: str) -> None:
     with pytest.raises(SimulationFailed) as again:
         simulate(failure.seed, setup)
     assert str(failure) == str(again.value)
-    correct = Setup()
+    correct = CLASSIC
     simulate(
         failure.seed,
         evolve(
@@ -173,15 +207,16 @@ def test_error_put_in_on_purpose_is_found_and_repeated(error: str) -> None:
     )
 
 
-@pytest.mark.parametrize("error", SHARE_ERRORS)
-def test_error_in_share_groups_is_found(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner, name, wrong, expected = SHARE_ERRORS[error]
+@pytest.mark.parametrize("error", PATCHED_ERRORS)
+def test_error_in_what_the_broker_calls_is_found(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    setup, owner, replacements, expected = PATCHED_ERRORS[error]
     with monkeypatch.context() as patched:
-        patched.setattr(owner, name, wrong)
-        failure = first_failure(Setup())
+        for name, wrong in replacements.items():
+            patched.setattr(owner, name, wrong)
+        failure = first_failure(setup)
 
     assert re.search(expected, failure.reason)
-    simulate(failure.seed)
+    simulate(failure.seed, setup)
 
 
 def test_seed_repeats_a_run_in_another_process_with_other_hashes() -> None:

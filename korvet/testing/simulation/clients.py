@@ -259,10 +259,15 @@ class Member(Client):
                 await self._be_member()
             except FAILURES as error:
                 self.history.note(self.name, f"{reason(error)}")
-                if isinstance(error, Refused) and error.code is ErrorCode.UNKNOWN_MEMBER_ID:
-                    self._member_id = ""
+                if isinstance(error, Refused):
+                    self._take_refusal(error.code)
                 if not isinstance(error, Refused) or error.code is not ErrorCode.REBALANCE_IN_PROGRESS:
                     await trio.sleep(self.chance.random() * PAUSE_S)
+
+    def _take_refusal(self, code: ErrorCode) -> None:
+        """Forget what the coordinator has forgotten."""
+        if code is ErrorCode.UNKNOWN_MEMBER_ID:
+            self._member_id = ""
 
     async def _be_member(self) -> None:
         talk = await self.connect_coordinator(self.settings.group)
@@ -271,12 +276,15 @@ class Member(Client):
                 self.positions = {}
                 await self._join(talk)
                 await self._consume(talk)
-            member = MemberIdentity(member_id=self._member_id)
-            await talk.ask(LeaveGroupRequest(group_id=self.settings.group, members=[member]))
+            await self._leave(talk)
             self.history.note(self.name, "left the group")
         finally:
             self.positions = {}
             await self.close(talk)
+
+    async def _leave(self, talk: Talk) -> None:
+        member = MemberIdentity(member_id=self._member_id)
+        await talk.ask(LeaveGroupRequest(group_id=self.settings.group, members=[member]))
 
     async def _join(self, talk: Talk) -> None:
         """Join until the member is in a generation with an assignment."""
@@ -369,6 +377,10 @@ class Member(Client):
         check(code)
         return True
 
+    def _owned_since(self, _tp: TopicPartition) -> int:
+        """Return the generation since which the member owns a partition."""
+        return self._generation
+
     async def _fetch_and_commit(self, talk: Talk, reading: Talk) -> None:
         wait_s = self.settings.heartbeat_s * (0.5 + self.chance.random() / 2)
         partitions = [
@@ -395,8 +407,8 @@ class Member(Client):
             if records:
                 moved[tp] = records[-1][0] + 1
         if moved:
-            self.positions |= moved
             await self._commit(talk, moved)
+            self.positions |= moved  # what could not be committed is read again
 
     async def _commit(self, talk: Talk, offsets: dict[TopicPartition, int]) -> None:
         group = self.settings.group
@@ -413,13 +425,15 @@ class Member(Client):
             topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=partitions)],
         )
         # Until the answer is here, the commit may happen at any time.
-        self.history.commit(group, self._generation, offsets, is_known=False)
+        for tp, offset in offsets.items():
+            self.history.commit(group, self._owned_since(tp), tp, offset, is_known=False)
         answer = await talk.ask(request)
         results = answer.topics[0].partitions
         acknowledged = [
             TopicPartition(TOPIC, each.partition_index) for each in results if not each.error_code
         ]
-        self.history.commit(group, self._generation, {tp: offsets[tp] for tp in acknowledged}, is_known=True)
+        for tp in acknowledged:
+            self.history.commit(group, self._owned_since(tp), tp, offsets[tp], is_known=True)
         self.history.note(self.name, f"committed {len(acknowledged)} of {len(offsets)} offsets")
         for each in results:
             check(each.error_code)

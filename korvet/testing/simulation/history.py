@@ -4,6 +4,8 @@
   twice, and those of a producer are in the order in which it sent them.
 - A partition has one record at an offset, whoever reads it and whenever.
 - In one generation of a group, one member at most owns a partition. Generations rise.
+- A group whose broker assigns gives a partition to a member only when another one has given it up, or has been silent
+  for the session timeout or the rebalance timeout.
 - Committed offsets do not go back, unless a commit of the same generation had an unknown outcome.
 - Workers of a queue get no record after it was accepted, none that another worker has locked, and each that was
   acknowledged (`korvet.testing.queue_history`).
@@ -61,6 +63,7 @@ class History:
     _places: dict[str, tuple[TopicPartition, int]] = field(factory=dict)
     _owners: dict[tuple[str, int, TopicPartition], str] = field(factory=dict)
     _generations: dict[str, int] = field(factory=dict)
+    _held: dict[tuple[str, TopicPartition], tuple[str, float]] = field(factory=dict)
     _commits: dict[tuple[str, TopicPartition], CommittedOffsets] = field(factory=dict)
     _holders: dict[str, dict[str, float]] = field(
         factory=dict
@@ -165,19 +168,30 @@ class History:
             if other != actor:
                 self.fail(f"{actor} and {other} own {named([tp])} in generation {generation} of {group}")
 
-    def commit(
-        self, group: str, generation: int, offsets: dict[TopicPartition, int], *, is_known: bool
-    ) -> None:
-        """Record a commit that was acknowledged, or whose outcome is unknown."""
-        for tp, offset in offsets.items():
-            found = self._commits.setdefault((group, tp), CommittedOffsets())
-            if generation > found.generation:
-                found.generation, found.unknown = generation, set()
-            if not is_known:
-                found.unknown.add(offset)
-            elif generation == found.generation:
-                found.offset = offset
-                found.unknown.discard(offset)
+    def hold(self, actor: str, group: str, tps: Iterable[TopicPartition], until_s: float) -> None:
+        """Record that a member has these partitions and no others, exclusively until that time."""
+        held = set(tps)
+        for (of, tp), (other, ends_s) in list(self._held.items()):
+            if of != group or (tp not in held and other != actor):
+                continue
+            if other != actor and trio.current_time() < ends_s:
+                self.fail(f"{actor} gets {named([tp])} of {group}, which {other} has until {ends_s:.3f}")
+            del self._held[group, tp]
+        self._held |= {(group, tp): (actor, until_s) for tp in held}
+
+    def commit(self, group: str, generation: int, tp: TopicPartition, offset: int, *, is_known: bool) -> None:
+        """Record a commit that was acknowledged, or whose outcome is unknown.
+
+        Its member owns the partition since that generation.
+        """
+        found = self._commits.setdefault((group, tp), CommittedOffsets())
+        if generation > found.generation:
+            found.generation, found.unknown = generation, set()
+        if not is_known:
+            found.unknown.add(offset)
+        elif generation == found.generation:
+            found.offset = offset
+            found.unknown.discard(offset)
 
     def committed(self, actor: str, group: str, tp: TopicPartition, offset: int, floor: int) -> None:
         """Record a committed offset that a member received; `floor` is the one before it asked."""

@@ -20,6 +20,7 @@ from korvet.testing.queue_history import Finished
 from korvet.testing.records import records_from
 from korvet.testing.simulation.brokers import MakeLeases, MakeLink, Makers, SimulatedBroker, WallClock
 from korvet.testing.simulation.clients import TOPIC, GroupSettings, Member, Producer
+from korvet.testing.simulation.consumers import Consumer
 from korvet.testing.simulation.determinism import Scheduler, VirtualClock, chance_of, deterministic
 from korvet.testing.simulation.faults import Faults
 from korvet.testing.simulation.history import History, Violation, named
@@ -27,7 +28,13 @@ from korvet.testing.simulation.network import MemoryTransport, Network
 from korvet.testing.simulation.store import SharedStore, StoreLink
 from korvet.testing.simulation.workers import QueueSettings, Worker
 
-GROUP = "billing"
+GROUP, ASSIGNED, MIXED = "billing", "reports", "moving"
+#: The kinds of members that a group has: their leader assigns partitions, or their broker does.
+KINDS: Mapping[str, Sequence[type[Member]]] = {
+    GROUP: (Member,),
+    ASSIGNED: (Consumer,),
+    MIXED: (Member, Consumer),
+}
 QUEUE = "workers"
 # The most that a broker allows: answers to slow brokers are lost.
 DELIVERY_LIMIT = 10
@@ -45,7 +52,9 @@ class Setup:
     hours: float = 10.0
     brokers: int = 3
     producers: int = 2
-    members: int = 3
+    members: int = 3  # of a group whose leader assigns partitions
+    consumers: int = 3  # of a group whose broker assigns partitions (KIP-848)
+    mixed: int = 2  # of a group that has members of both kinds
     workers: int = 3  # of a queue: members of a share group
     partitions: int = 4
     between_produces_s: float = 600.0
@@ -193,12 +202,15 @@ class Simulation:
             )
             self.producers.append(producer)
             nursery.start_soon(producer.run)
-        for _ in range(self.setup.members):
-            self._start_member(nursery)
+        sizes = {GROUP: self.setup.members, ASSIGNED: self.setup.consumers, MIXED: self.setup.mixed}
+        for group, size in sizes.items():
+            for _ in range(size):
+                self._start_member(nursery, group)
         with trio.move_on_after(self.setup.hours * 3600):
             async with trio.open_nursery() as churning:
                 churning.start_soon(faults.run, nursery)
-                churning.start_soon(self._replace_members, nursery)
+                if self.members:
+                    churning.start_soon(self._replace_members, nursery)
 
     async def _settle(self) -> None:
         """Wait until everything is read and the group is stable. Violation if that takes too long."""
@@ -217,19 +229,32 @@ class Simulation:
         for producer in self.producers:
             if producer.unsent:
                 return f"{producer.name} has {len(producer.unsent)} batches that were not acknowledged"
-        owned = sorted(tp for member in self.members for tp in member.positions)
-        tps = [TopicPartition(TOPIC, number) for number in range(self.setup.partitions)]
-        if owned != tps:
-            return f"the members own {named(owned)}"
-        committed = await self.store.committed(GROUP)
-        for tp in tps:
+        for group in {member.settings.group: None for member in self.members}:
+            if (missing := await self._missing_of(group)) is not None:
+                return missing
+        for tp in self._partitions:
             end = (await self.store.latest(tp)).high_watermark
-            at = committed[tp].offset if tp in committed else 0
-            if at != end:
-                return f"{at} is committed for {named([tp])}, which ends at {end}"
             if self.workers and (start := await self._queue_start(tp)) != end:
                 return f"the queue of {named([tp])} begins at {start} and ends at {end}"
         return None
+
+    async def _missing_of(self, group: str) -> str | None:
+        """Return what has to happen until a group is stable and has read everything, or None."""
+        members = [member for member in self.members if member.settings.group == group]
+        owned = sorted(tp for member in members for tp in member.positions)
+        if owned != self._partitions:
+            return f"the members of {group} own {named(owned)}"
+        committed = await self.store.committed(group)
+        for tp in self._partitions:
+            end = (await self.store.latest(tp)).high_watermark
+            at = committed[tp].offset if tp in committed else 0
+            if at != end:
+                return f"{group} has committed {at} for {named([tp])}, which ends at {end}"
+        return None
+
+    @property
+    def _partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(TOPIC, number) for number in range(self.setup.partitions)]
 
     async def _queue_start(self, tp: TopicPartition) -> int:
         """Return the first offset of a partition that the workers have not finished."""
@@ -261,16 +286,19 @@ class Simulation:
 
     @property
     def _broker_settings(self) -> Mapping[str, str]:
-        """The settings for share groups, whose times are as long as those of other groups."""
+        """The settings whose times are as long as those of a group of members."""
         setup = self.setup
         times = {
-            "record.lock.duration": setup.lock_s,
-            "session.timeout": setup.session_s,
-            "heartbeat.interval": setup.heartbeat_s,
+            "share.{}record.lock.duration.ms": setup.lock_s,
+            "share.{}session.timeout.ms": setup.session_s,
+            "share.{}heartbeat.interval.ms": setup.heartbeat_s,
+            "consumer.{}session.timeout.ms": setup.session_s,
+            "consumer.{}heartbeat.interval.ms": setup.heartbeat_s,
         }
         found = {"group.share.delivery.count.limit": DELIVERY_LIMIT}
         for name, seconds in times.items():
-            found[f"group.share.{name}.ms"] = found[f"group.share.max.{name}.ms"] = int(seconds * 1000)
+            for form in ("", "max."):
+                found[f"group.{name.format(form)}"] = int(seconds * 1000)
         return {name: str(value) for name, value in found.items()}
 
     def _accept(self, broker: str, transport: MemoryTransport, client: str) -> Callable[[], None]:
@@ -307,19 +335,22 @@ class Simulation:
                 self.history.note(member.name, "is killed")
                 self.members[member].cancel()
             del self.members[member]
-            self._start_member(nursery)
+            self._start_member(nursery, member.settings.group)
 
-    def _start_member(self, nursery: trio.Nursery) -> None:
+    def _start_member(self, nursery: trio.Nursery, group: str) -> None:
+        """Start a member of a group, of one of its kinds."""
         self._joined += 1
-        setup, name = self.setup, f"member-{self._joined}"
+        setup = self.setup
+        kind = chance_of(self.seed, f"kind {self._joined}").choice(KINDS[group])
+        name = f"{kind.__name__.lower()}-{self._joined}"
         settings = GroupSettings(
-            GROUP,
+            group,
             setup.partitions,
             setup.session_s,
             setup.rebalance_s,
             setup.heartbeat_s,
         )
-        member = Member(
+        member = kind(
             name,
             self.network,
             self.history,
