@@ -25,6 +25,9 @@ SETTINGS = {
     "super.users": "User:ANONYMOUS",
     "group.initial.rebalance.delay.ms": "200",
     "group.min.session.timeout.ms": "1000",
+    "group.consumer.min.heartbeat.interval.ms": "300",
+    "group.consumer.heartbeat.interval.ms": "300",
+    "group.consumer.assignment.interval.ms": "0",
     "group.share.min.record.lock.duration.ms": "1000",
 }
 REDIS = {

@@ -39,6 +39,7 @@ public final class Conformance {
         new Transactions(broker).addTo(conformance);
         new Consuming(broker).addTo(conformance);
         new Groups(broker).addTo(conformance);
+        new Migration(broker).addTo(conformance);
         new Administration(broker).addTo(conformance);
         new GroupAdministration(broker).addTo(conformance);
         conformance.runAndExit(arguments);
@@ -69,7 +70,7 @@ public final class Conformance {
     }
 
     /** The version of the client; the class that has it is in another package since Kafka 4.4. */
-    private static String version() throws IOException {
+    static String version() throws IOException {
         var properties = new Properties();
         try (var written = Conformance.class.getResourceAsStream("/kafka/kafka-version.properties")) {
             properties.load(written);
