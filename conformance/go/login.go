@@ -30,7 +30,7 @@ func loggedIn(broker, authority, user, password string) ([]subject, error) {
 	var subjects []subject
 	for _, mechanism := range mechanisms {
 		client := &franz{broker, []kgo.Opt{dial, kgo.SASL(mechanism)}}
-		subjects = append(subjects, subject{"franz-go-" + mechanism.Name(), franzModule, client})
+		subjects = append(subjects, subject{"franz-go-" + mechanism.Name(), franzModule, client, nil})
 	}
 	return subjects, nil
 }

@@ -40,6 +40,7 @@ type client interface {
 type subject struct {
 	name, module string
 	client       client
+	own          []check // that no other client can pass
 }
 
 type check struct {
@@ -102,6 +103,16 @@ var checks = []check{
 	}},
 }
 
+// newProtocols are the checks of groups whose broker assigns (KIP-848) and of queues (KIP-932).
+var newProtocols = []check{
+	{"a group moves to the consumer protocol and back", func(ctx context.Context, client client, topic string) error {
+		return client.(*franz).migrate(ctx, topic+"-moved")
+	}},
+	{"two workers share a queue", func(ctx context.Context, client client, topic string) error {
+		return client.(*franz).work(ctx, topic+"-queue")
+	}},
+}
+
 // commitEndOfNew commits the ends of a topic that was just created. The metadata may name a leader that does not lead yet;
 // these clients do not repeat what it refuses.
 func commitEndOfNew(ctx context.Context, client client, topic string) error {
@@ -142,9 +153,9 @@ func expect(ctx context.Context, client client, topic string, start, end int, fr
 func main() {
 	broker := os.Args[1]
 	subjects := []subject{
-		{"franz-go", franzModule, &franz{broker: broker}},
-		{"sarama", "github.com/IBM/sarama", &shopify{broker}},
-		{"kafka-go", "github.com/segmentio/kafka-go", &segment{broker}},
+		{"franz-go", franzModule, &franz{broker: broker}, newProtocols},
+		{"sarama", "github.com/IBM/sarama", &shopify{broker}, nil},
+		{"kafka-go", "github.com/segmentio/kafka-go", &segment{broker}, nil},
 	}
 	if len(os.Args) == 5 {
 		var err error
@@ -155,7 +166,7 @@ func main() {
 	failures := 0
 	for _, each := range subjects {
 		topic := each.name + "-" + fmt.Sprint(time.Now().UnixMilli())
-		for _, check := range checks {
+		for _, check := range append(checks, each.own...) {
 			ctx, cancel := context.WithTimeout(context.Background(), limit)
 			err := check.run(ctx, each.client, topic)
 			cancel()
