@@ -342,6 +342,44 @@ def deliveries_up_to_the_limit(talk: Talk, version: int) -> None:
     one.fetch("ends the session", share_session_epoch=-1, topics=[])
 
 
+@scenario(ShareFetchRequest)
+def fetches_of_members_that_have_nothing_assigned(talk: Talk, version: int) -> None:
+    talk.topic("jobs")
+    other = talk.topic("other")
+    group = talk.name("g")
+    begin_earliest(talk, group)
+    stranger = Member(talk, group, "jobs", "stranger", version=version)
+    stranger.fetch("of a group that does not exist", share_session_epoch=0)
+    one, two = Member(talk, group, "jobs", version=version), Member(talk, group, "jobs", "b", version=version)
+    one.join()
+    two.beat("joins for another topic", subscribed_topic_names=[other])
+    one.open()
+    talk.fill("jobs", batch(b"0", b"1"))
+    stranger.open()
+    stranger.acquire("who is no member")
+    two.open()
+    talk.fill("jobs", batch(b"2"))
+    two.acquire("what is not assigned to it")
+
+
+@scenario(ShareFetchRequest)
+def a_limit_of_deliveries_is_lowered(talk: Talk, version: int) -> None:
+    talk.topic("jobs")
+    group = talk.name("g")
+    begin_earliest(talk, group, **{"share.delivery.count.limit": "5"})
+    one = Member(talk, group, "jobs", version=version)
+    one.join()
+    one.open()
+    talk.fill("jobs", batch(b"0", b"1"))
+    for count in ("first", "second", "third"):
+        one.acquire(f"{count} delivery")
+        one.acknowledge(f"releases after the {count}", (0, 1, [RELEASE]))
+    begin_earliest(talk, group, **{"share.delivery.count.limit": "2"})
+    one.fetch("above the limit", max_wait_ms=500)
+    talk.fill("jobs", batch(b"2"))
+    one.acquire("acquires the next record")
+
+
 # --- Offsets -----------------------------------------------------------------------------------------------------
 
 

@@ -21,8 +21,8 @@ AVAILABLE = ""  # the member of a run that no member has acquired
 UNKNOWN = -1  # the start offset before the first fetch
 # Delivery counts are int16 on the wire.
 HIGHEST_COUNT = 32_767
-# With so few deliveries allowed, each would be the last one or the one before it.
-LEAST_LIMIT = 2
+# A record that was delivered less often may be acquired with any number of others.
+FEW_DELIVERIES = 2
 
 
 class AckType(IntEnum):
@@ -73,7 +73,7 @@ class ShareLimits:
         The last attempt is made alone, and the ones before it with fewer and fewer records, so that a record that kills
         its workers uses up no attempts of many others.
         """
-        if self.max_deliveries <= LEAST_LIMIT:
+        if deliveries < FEW_DELIVERIES:
             return most
         if deliveries + 1 >= self.max_deliveries:
             return 1

@@ -75,6 +75,15 @@ def test_attempts_near_the_limit_are_made_with_fewer_and_fewer_records() -> None
     assert share.start == 1
 
 
+def test_released_records_above_a_lowered_limit_come_once_more_and_alone() -> None:
+    share = SharePartition(end=2, runs=[Run(0, 1, 3)], limits=ShareLimits(max_deliveries=2))
+
+    assert acquired(share.acquire("alice", whole(0, 4), 8, 0)) == [(0, 0, 4)]
+    share.acknowledge("alice", [Acknowledged(0, 0, AckType.RELEASE)], 0)
+    assert acquired(share.acquire("alice", whole(1, 4), 8, 0)) == [(1, 1, 4)]
+    assert acquired(share.acquire("alice", whole(2, 4), 8, 0)) == [(2, 3, 1)]
+
+
 def test_a_last_attempt_waits_for_a_request_of_its_own() -> None:
     share = SharePartition(end=4, runs=[Run(0, 1, 1), Run(2, 3, 2)], limits=LIMITS)
 

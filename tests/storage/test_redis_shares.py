@@ -255,6 +255,22 @@ async def test_attempts_near_the_limit_are_made_with_fewer_and_fewer_records(que
     assert [16, 16, 16, 8, 4, 1] == sizes
 
 
+async def test_released_records_above_a_lowered_limit_come_once_more_and_alone(
+    queue: Queue, client: redis.Redis
+) -> None:
+    lowered = ShareLimits(lock_ms=60_000, max_deliveries=2)
+    await append(queue.storage, TP, numbered(2))
+    for _ in range(2):
+        acquired = await queue.acquire("alice")
+        await queue.acknowledge("alice", AckType.RELEASE, *offsets(acquired))
+
+    for left in (1, 0):
+        acquired = await queue.acquire("alice", 16, lowered)
+        assert [3] == counts(acquired)
+        await queue.acknowledge("alice", AckType.RELEASE, *offsets(acquired), limits=lowered)
+        assert [("$released", 2)] * left == pending(client)
+
+
 async def test_plain_consumers_claim_released_records_at_once(queue: Queue, client: redis.Redis) -> None:
     await append(queue.storage, TP, numbered(1))
     acquired = await queue.acquire("alice")

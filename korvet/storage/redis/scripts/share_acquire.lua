@@ -121,10 +121,12 @@ while room > 0 and bytes > 0 do
   local found = call('XPENDING', stream, group, 'IDLE', lock, from, '+', wanted)
   local ids, count_of, is_full = {}, {}, false
   for _, each in ipairs(found) do
-    if each[4] >= limit then
+    local is_over = each[4] >= limit
+    if is_over and each[2] ~= RELEASED then
       finished[#finished + 1] = each[1]
     else
-      local allowed = tonumber(ARGV[19 + math.max(each[4], 1)])
+      -- A record that was released under a higher limit comes alone.
+      local allowed = is_over and 1 or tonumber(ARGV[19 + math.max(each[4], 1)])
       is_full = #entries + #ids >= math.min(together, allowed)
       if is_full then break end -- it begins the next request
       together = math.min(together, allowed)
