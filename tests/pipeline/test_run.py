@@ -267,7 +267,7 @@ def test_runs_that_are_killed_commit_every_offset_once(
 def test_of_two_runs_on_one_lake_one_becomes_the_standby(memory: Cluster, topic: str, tmp_path: Path) -> None:
     memory.create(topic)
     file = written(tmp_path, f"[defaults]\nlag = '100ms'\n[topics.{topic}]\ndecode = 'json'\n")
-    together = threading.Barrier(2, timeout=60)
+    together = threading.Barrier(2)
     first, second = (run_of(memory.bootstrap_servers, file, together=together) for _ in range(2))
 
     ended = threading.Event()
