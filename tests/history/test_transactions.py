@@ -8,29 +8,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from itertools import count as counter
 from random import SystemRandom
-from typing import Any
 
 import pytest
-from attrs import evolve
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from korvet.storage.interface import AppendResult, LogOffsets, Marker
-from korvet.storage.memory_groups import MemoryGroups
-from korvet.storage.memory_log import PartitionLog
 from korvet.testing.threads import running_broker
-from tests.history.faults import Nemesis
-from tests.history.test_clusters import (
-    Cluster,
-    broker_with_processes,
-    brokers_on_one_server,
-    brokers_on_redis_cluster,
-    brokers_on_sentinels,
-    faults_of,
-)
-from tests.history.transactional_load import TransactionalLoad, read_all
-from tests.history.transactions import (
+from korvet.testing.transaction_history import (
     Began,
     Ended,
     Event,
@@ -43,7 +27,18 @@ from tests.history.transactions import (
     anomalies,
     transactions_of,
 )
+from tests.history.faults import Nemesis
+from tests.history.test_clusters import (
+    Cluster,
+    broker_with_processes,
+    brokers_on_one_server,
+    brokers_on_redis_cluster,
+    brokers_on_sentinels,
+    faults_of,
+)
+from tests.history.transactional_load import TransactionalLoad, read_all
 from tests.processes import KorvetProcess
+from tests.transactions.bugs import lose_some_markers, raise_last_stable_offset, show_staged_offsets
 
 INPUTS = [("in", number) for number in range(3)]
 OUTPUTS = [(topic, number) for topic in ("out", "copy") for number in range(2)]
@@ -210,42 +205,6 @@ CLUSTERS = [
 
 
 # --- Brokers with a bug ---------------------------------------------------------------------------------------
-
-
-def lose_some_markers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every tenth marker be acknowledged, but not stored."""
-    write_marker, numbers = PartitionLog.write_marker, counter()
-
-    def bug(log: PartitionLog, marker: Marker, now_ms: int) -> AppendResult:
-        if next(numbers) % 10 == 9:
-            return AppendResult(log.next_offset, -1, log.log_start_offset)
-        return write_marker(log, marker, now_ms)
-
-    monkeypatch.setattr(PartitionLog, "write_marker", bug)
-
-
-def raise_last_stable_offset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the last stable offset be one too high while a transaction is open."""
-    bounds = vars(PartitionLog)["bounds"].fget
-
-    def bug(log: PartitionLog) -> LogOffsets:
-        found: LogOffsets = bounds(log)
-        is_open = found.last_stable_offset < found.high_watermark
-        return evolve(found, last_stable_offset=found.last_stable_offset + is_open)
-
-    monkeypatch.setattr(PartitionLog, "bounds", property(bug))
-
-
-def show_staged_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let staged offsets be visible before their transaction ends."""
-    stage = MemoryGroups.stage
-
-    def bug(groups: MemoryGroups, group_id: str, offsets: Any, *more: Any, **how: Any) -> Any:
-        results = stage(groups, group_id, offsets, *more, **how)
-        groups._groups[group_id].committed.update(offsets)
-        return results
-
-    monkeypatch.setattr(MemoryGroups, "stage", bug)
 
 
 @pytest.mark.slow
