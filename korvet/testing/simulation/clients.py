@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 from attrs import define, field, frozen
@@ -18,6 +18,7 @@ from attrs import define, field, frozen
 from korvet.client.groups import CONSUMER, assigned_partitions
 from korvet.client.membership import RANGE, assign_ranges, assignment_of, subscription
 from korvet.handlers import APIS
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import ErrorCode, error_for
 from korvet.protocol.frames import FrameReader
 from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -41,7 +42,6 @@ from korvet.storage.interface import TopicPartition
 from korvet.testing.records import Producer as ProducerFields
 from korvet.testing.records import Record, batch, consumed, records_in
 from korvet.testing.simulation.history import History
-from korvet.testing.simulation.network import MemoryStream, Network
 
 TOPIC = "orders"
 REQUEST_LIMIT_S = 30.0
@@ -83,11 +83,33 @@ def check(code: int) -> None:
         raise Refused(code)
 
 
+class Stream(Protocol):
+    """A client's side of a connection."""
+
+    async def send_all(self, data: Buffer) -> None: ...
+
+    async def receive_some(self) -> bytes: ...
+
+    async def aclose(self) -> None: ...
+
+    def lag(self, seconds: float) -> None:
+        """Let what is sent from now on arrive that much later, also if the connection is closed before."""
+
+
+class Connects(Protocol):
+    """The way to the brokers."""
+
+    async def connect(self, broker: str, client: str) -> Stream: ...
+
+    def broker_at(self, host: str, port: int) -> str:
+        """Return the name of the broker with that address."""
+
+
 @define(eq=False)
 class Talk:
     """A client's connection to one broker. Requests may be pipelined: their responses arrive in the same order."""
 
-    stream: MemoryStream
+    stream: Stream
     client_id: str
     versions: Mapping[str, int] = VERSIONS
     _frames: FrameReader = field(factory=lambda: FrameReader(4 * MAX_BYTES))
@@ -126,10 +148,11 @@ class Client:
     """The common part of all clients."""
 
     name: str
-    network: Network
+    network: Connects
     history: History
     chance: Random
     brokers: tuple[str, ...]
+    pause_s: float = field(default=PAUSE_S, kw_only=True)  # before a client connects again, at most
 
     async def connect(self, broker: str) -> Talk:
         """Connect to a broker. Raises one of FAILURES."""
@@ -144,7 +167,7 @@ class Client:
             check(answer.error_code)
         finally:
             await self.close(talk)
-        return await self.connect(answer.host)
+        return await self.connect(self.network.broker_at(answer.host, answer.port))
 
     async def close(self, talk: Talk) -> None:
         """Close a connection, also if the client is cancelled."""
@@ -207,7 +230,7 @@ class Producer(Client):
     """An idempotent producer with up to IN_FLIGHT requests under way. It sends each batch until it is acknowledged."""
 
     partitions: int
-    pause_s: float  # the mean time between two bursts of batches
+    between_s: float  # the mean time between two bursts of batches
     unsent: deque[Batch] = field(factory=deque)  # and those that were sent, until they are acknowledged
     is_stopping: bool = False
     _producer_id: int = -1
@@ -217,7 +240,7 @@ class Producer(Client):
         """Produce until `is_stopping`, and until everything is acknowledged."""
         while not self.is_stopping or self.unsent:
             if not self.unsent:
-                await trio.sleep(self.chance.expovariate(1 / self.pause_s))
+                await trio.sleep(self.chance.expovariate(1 / self.between_s))
                 self._make_batches()
             try:
                 talk = await self.connect(self.chance.choice(self.brokers))
@@ -227,7 +250,7 @@ class Producer(Client):
                     await self.close(talk)
             except FAILURES as error:
                 self.history.note(self.name, f"{reason(error)}")
-                await trio.sleep(self.chance.random() * PAUSE_S)
+                await trio.sleep(self.chance.random() * self.pause_s)
 
     async def _talk(self, talk: Talk) -> None:
         """Use a connection until all batches are acknowledged and a burst is over. Raises one of FAILURES."""
@@ -239,7 +262,7 @@ class Producer(Client):
             await self._send_all(talk)
             if self.is_stopping:
                 break
-            await trio.sleep(self.chance.expovariate(1 / self.pause_s))
+            await trio.sleep(self.chance.expovariate(1 / self.between_s))
             self._make_batches()
 
     async def _send_all(self, talk: Talk) -> None:
@@ -319,7 +342,7 @@ class Member(Client):
                 if isinstance(error, Refused):
                     self._take_refusal(error.code)
                 if not isinstance(error, Refused) or error.code is not ErrorCode.REBALANCE_IN_PROGRESS:
-                    await trio.sleep(self.chance.random() * PAUSE_S)
+                    await trio.sleep(self.chance.random() * self.pause_s)
 
     def _take_refusal(self, code: ErrorCode) -> None:
         """Forget what the coordinator has forgotten."""
@@ -403,7 +426,7 @@ class Member(Client):
             results = answer.topics[0].partitions
             if all(each.error_code != ErrorCode.UNSTABLE_OFFSET_COMMIT for each in results):
                 break
-            await trio.sleep(PAUSE_S)
+            await trio.sleep(self.pause_s)
         positions = {}
         for found in results:
             check(found.error_code)

@@ -232,7 +232,7 @@ class Simulation:
             producer = Producer(
                 **self._common(f"producer-{number}"),
                 partitions=self.setup.partitions,
-                pause_s=self.setup.between_produces_s,
+                between_s=self.setup.between_produces_s,
             )
             self.producers.append(producer)
             nursery.start_soon(producer.run)
@@ -441,7 +441,7 @@ class Simulation:
         else:
             client = Writer(transactions, self.setup.between_transactions_s)
         self.transactional[client] = scope = trio.CancelScope()
-        nursery.start_soon(run_client, client, scope)
+        nursery.start_soon(partial(within, scope, client.run))
 
     async def _replace_transactional(self, nursery: trio.Nursery) -> None:
         """Start another client with a transactional id from time to time, also while the earlier one still works."""
@@ -490,12 +490,3 @@ async def within(scope: trio.CancelScope, function: Callable[[], object]) -> Non
     """Run a function that may be cancelled."""
     with scope:
         await function()  # type: ignore[misc]
-
-
-async def run_client(client: Writer | Mover, scope: trio.CancelScope) -> None:
-    """Run a transactional client that may be cancelled."""
-    with scope:
-        try:
-            await client.run()
-        finally:
-            await client.transactions.close_all()

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import Any
+from typing import Any, Self
 
 import trio
 from attrs import define, field
@@ -36,7 +36,6 @@ from korvet.testing.records import Record, batch
 from korvet.testing.simulation.clients import (
     FAILURES,
     OF_TRANSACTIONAL_ID,
-    PAUSE_S,
     REQUEST_LIMIT_S,
     TOPIC,
     VERSIONS,
@@ -58,7 +57,7 @@ PROTOCOLS: Mapping[int, Mapping[str, int]] = {
     1: {**VERSIONS, "Produce": 11, "TxnOffsetCommit": 4, "EndTxn": 4},
     2: VERSIONS,
 }
-# Probabilities that a client dies, does something else first, or gives a request up, at each step; and that it aborts.
+# Probabilities that a client dies, does something else first, and gives a request up, at each step; and that it aborts.
 DIES, DAWDLES, GIVES_UP, ABORTS = 0.01, 0.2, 0.05, 0.15
 MOST_VALUES = 8
 # Another client has the transactional id, or the coordinator has aborted the transaction.
@@ -93,11 +92,15 @@ class TransactionSettings:
     partitions: int
     version: int  # of the protocol: 1 or 2
     timeout_s: float
+    gives_up: float = GIVES_UP  # the probability for a request
 
 
 @define(eq=False)
 class Transactions(Client):
-    """The transactions of a client. One is open at most; each has a name, with which its values begin."""
+    """The transactions of a client. One is open at most; each has a name, with which its values begin.
+
+    A context manager, which closes the connections.
+    """
 
     settings: TransactionSettings
     is_stopping: bool = False  # then all transactions are committed
@@ -140,8 +143,13 @@ class Transactions(Client):
         self._producer = answer.producer_id, answer.producer_epoch
         self._sequences = {}
 
-    async def close_all(self) -> None:
-        """Close all connections."""
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._close_all()
+
+    async def _close_all(self) -> None:
         while self._talks:
             await self.close(self._talks.popitem()[1])
 
@@ -278,13 +286,13 @@ class Transactions(Client):
                     self._judge(error)
                 else:
                     self._is_sure = False
-                await self.close_all()
-                await trio.sleep(self.chance.random() * PAUSE_S)
+                await self._close_all()
+                await trio.sleep(self.chance.random() * self.pause_s)
             else:
                 return answer
 
     async def _ask(self, talk: Talk, request: Any) -> Any:
-        if not self.rolls(GIVES_UP):
+        if not self.rolls(self.settings.gives_up):
             return await talk.ask(request)
         talk.stream.lag(self._some_time_s())
         await talk.send(request)
@@ -341,17 +349,21 @@ class Writer:
     """Writes transactions to several partitions, until it leaves or its transactions are stopping."""
 
     transactions: Transactions
-    pause_s: float  # the mean time between two transactions
+    between_s: float  # the mean time between two transactions
     _is_leaving: bool = False
 
     def leave(self) -> None:
         self._is_leaving = True
 
     async def run(self) -> None:
+        async with self.transactions:
+            await self._run()
+
+    async def _run(self) -> None:
         transactions = self.transactions
         while not (self._is_leaving or transactions.is_stopping):
             try:
-                await trio.sleep(transactions.chance.expovariate(1 / self.pause_s))
+                await trio.sleep(transactions.chance.expovariate(1 / self.between_s))
                 await self._write()
             except FAILURES as error:
                 transactions.history.note(transactions.name, reason(error))
@@ -384,7 +396,8 @@ class Mover:
         self.member.is_leaving = True
 
     async def run(self) -> None:
-        await self.member.run()
+        async with self.transactions:
+            await self.member.run()
 
     async def _move(self, new: Mapping[TopicPartition, Fetched]) -> bool:
         member, transactions = self.member, self.transactions
@@ -434,7 +447,7 @@ class Reader(Client):
                     await self.close(talk)
             except FAILURES as error:
                 self.history.note(self.name, reason(error))
-                await trio.sleep(self.chance.random() * PAUSE_S)
+                await trio.sleep(self.chance.random() * self.pause_s)
 
     async def _read(self, talk: Talk) -> None:
         for tp, found in (await fetch(talk, self.positions, self.wait_s, is_committed=True)).items():
