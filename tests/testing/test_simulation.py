@@ -34,7 +34,12 @@ from korvet.testing.simulation import Setup, SimulationFailed, seeds, simulate
 from korvet.testing.simulation.determinism import Alarm, Scheduler, VirtualClock, deterministic, start_owned
 from korvet.testing.simulation.store import StoreLink
 from korvet.transactions.coordinator import TransactionCoordinator
-from tests.transactions.bugs import lose_some_markers, raise_last_stable_offset, show_staged_offsets
+from tests.transactions.bugs import (
+    accept_late_requests,
+    lose_some_markers,
+    raise_last_stable_offset,
+    show_staged_offsets,
+)
 
 # Seeds in which the errors below have to be found, at most.
 TRIED = 20
@@ -186,6 +191,7 @@ TRANSACTION_BUGS = {
     lose_some_markers: "has an open transaction",
     raise_last_stable_offset: "was not requested|with the last stable offset",
     show_staged_offsets: "forgotten input",
+    accept_late_requests: "^lost|^torn|^aborted read|was not requested|INVALID_TXN_STATE",
 }
 
 

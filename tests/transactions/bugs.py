@@ -11,6 +11,8 @@ from attrs import evolve
 from korvet.storage.interface import AppendResult, LogOffsets, Marker
 from korvet.storage.memory_groups import MemoryGroups
 from korvet.storage.memory_log import PartitionLog
+from korvet.transactions import machine
+from korvet.transactions.document import Transaction
 
 
 def lose_some_markers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,3 +49,13 @@ def show_staged_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
         return results
 
     monkeypatch.setattr(MemoryGroups, "stage", bug)
+
+
+def accept_late_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let requests of the transaction before be those of the present one, though its end has raised the epoch."""
+    check = machine._check
+
+    def bug(transaction: Transaction, producer_id: int, epoch: int) -> None:
+        check(transaction, producer_id, max(epoch, min(transaction.producer_epoch, epoch + 1)))
+
+    monkeypatch.setattr(machine, "_check", bug)
