@@ -47,7 +47,7 @@ class HangingTransactions:
     config: Config
     leases: Leases
     clock: Callable[[], int]
-    _known: set[Hanging] = field(factory=set)
+    found: set[Hanging] = field(factory=set)  # by the last search, while this broker holds the lease
 
     async def run(self) -> None:
         """Search periodically while this broker holds the lease."""
@@ -55,14 +55,17 @@ class HangingTransactions:
             await self.leases.while_held(LEASE, self._search_now_and_then)
 
     async def _search_now_and_then(self) -> None:
-        while True:
-            await trio.sleep(INTERVAL_S)
-            try:
-                await self.search()
-            except KafkaError as error:
-                logger.warning(
-                    "the search for hanging transactions cannot go on: %(error)s", {"error": error.message}
-                )
+        try:
+            while True:
+                await trio.sleep(INTERVAL_S)
+                try:
+                    await self.search()
+                except KafkaError as error:
+                    logger.warning(
+                        "hanging transactions cannot be searched for: %(error)s", {"error": error.message}
+                    )
+        finally:
+            self.found = set()  # another broker goes on
 
     async def search(self) -> None:
         """Search all partitions, and log what hangs since the last time. Raises KafkaError."""
@@ -70,7 +73,7 @@ class HangingTransactions:
         for topic in list((await self.storage.topics()).values()):
             for number in range(topic.partitions):
                 found |= await self._search_in(TopicPartition(topic.name, number))
-        for each in sorted(found - self._known, key=lambda each: (each.tp, each.offset)):
+        for each in sorted(found - self.found, key=lambda each: (each.tp, each.offset)):
             fields = {**each.tp._asdict(), "producer_id": each.producer_id, "offset": each.offset}
             logger.warning(
                 "%(topic)s-%(partition)d: the transaction of producer %(producer_id)d from offset %(offset)d on"
@@ -78,7 +81,7 @@ class HangingTransactions:
                 " with read_committed wait. See korvet transactions find-hanging",
                 fields,
             )
-        self._known = found
+        self.found = found
 
     async def _search_in(self, tp: TopicPartition) -> set[Hanging]:
         await trio.lowlevel.checkpoint()
