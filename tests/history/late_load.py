@@ -46,7 +46,7 @@ ANSWER_LIMIT_S = 30.0
 
 @define(eq=False)
 class LateStream:
-    """A connection. What is sent after `lag` is delivered by a task of the network."""
+    """A connection. A task of the network delivers the requests that are sent after `lag`."""
 
     network: TcpNetwork
     stream: trio.SocketStream
@@ -100,7 +100,7 @@ class TcpNetwork:
 class LateLoad:
     """Producers, movers, writers and a reader, half of them of each version of the protocol.
 
-    `run` runs in a thread of its own, until `finish` was called and all inputs were moved.
+    `run` returns when `finish` was called, in another thread, and all inputs were moved.
     """
 
     servers: tuple[str, ...]

@@ -478,7 +478,7 @@ class Member(Client):
         if self.process is None:
             await self._commit(talk, {tp: found.end for tp, found in new.items()})
         elif not await self.process(new):
-            return  # the records are read again, as they are after an error
+            return  # the next fetch returns the same records
         self.positions |= {tp: found.end for tp, found in new.items()}
 
     async def _commit(self, talk: Talk, offsets: dict[TopicPartition, int]) -> None:
