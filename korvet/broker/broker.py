@@ -37,6 +37,7 @@ from korvet.config import ASSIGNED, Config, ConfigError
 from korvet.config.dynamic import with_dynamic
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.maintenance.compaction import CompactionWorker
+from korvet.maintenance.hanging import HangingTransactions
 from korvet.maintenance.leases import Leases
 from korvet.maintenance.retention import RetentionWorker
 from korvet.protocol.errors import (
@@ -111,6 +112,7 @@ class Broker:
     transactions: TransactionCoordinator = field(repr=False)
     retention: RetentionWorker = field(repr=False)
     compaction: CompactionWorker = field(repr=False)
+    hanging: HangingTransactions = field(repr=False)
     users: Users = field(repr=False)
     quotas: ClientQuotas = field(repr=False)
     dynamic: BrokerSettingsStore = field(init=False, repr=False)
@@ -146,7 +148,7 @@ class Broker:
         except (ConfigError, ValueError) as error:
             logger.error("the dynamic settings of brokers are not applied: %(error)s", {"error": error})  # noqa: TRY400
             return
-        self.config = self.retention.config = self.compaction.config = config
+        self.config = self.retention.config = self.compaction.config = self.hanging.config = config
         self._rules.clear()
         self._storage.configure(storage_defaults(config))
         for call in self.reconfigured:
@@ -519,6 +521,7 @@ async def open_broker(
         ),
         retention=RetentionWorker(storage, config, leases, log),
         compaction=CompactionWorker(storage, config, leases),
+        hanging=HangingTransactions(storage, config, leases, clock),
         users=Users(storage),
         quotas=quotas,
     )

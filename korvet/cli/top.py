@@ -32,9 +32,9 @@ def command(interval: float, once: bool, metrics: str | None, servers: str) -> N
     """Show topics, groups and brokers live in the terminal.
 
     Works with any Kafka. Keys: 1 to 5 select topics, groups, brokers, and with --metrics connections and what is
-    inside the broker (its requests, its Redis, its background tasks), 6 the tables of korvet lake run; s sorts by the
-    next column, r reverses; / finds; Enter shows the partitions; p pauses; q ends. If offsets follow the clock
-    (offset.mapping=timestamp), a lag is a time, and only the metrics have rates.
+    inside the broker (its requests, its Redis, its background tasks), 6 the tables of korvet lake run, 7 open
+    transactions; s sorts by the next column, r reverses; / finds; Enter shows the partitions; p pauses; q ends. If
+    offsets follow the clock (offset.mapping=timestamp), a lag is a time, and only the metrics have rates.
     """
     for module, extra in (("prometheus_client", "metrics"),) if metrics else ():
         require(module, extra)
@@ -73,9 +73,10 @@ async def sampled(client: Client, interval_s: float, metrics: str | None) -> Tab
 
 
 def print_tables(tables: Tables) -> None:
-    from korvet.top.tables import ALL, BY_METRICS, BY_REPORTS
+    from korvet.top.tables import ALL, BY_METRICS, BY_REPORTS, BY_TRANSACTIONS
 
     left_out = (() if tables.now.figures else BY_METRICS) + (() if tables.now.lake else BY_REPORTS)
+    left_out += () if tables.now.transactions else BY_TRANSACTIONS
     shown = [each for name, each in ALL.items() if name not in left_out]
     for number, (headings, rows) in enumerate(shown):
         if number:

@@ -89,7 +89,7 @@ class ActiveProducer:
 
 @frozen
 class OpenTransaction:
-    """An open transaction in a partition, without one of a coordinator that will end it."""
+    """A transaction that a producer has open in a partition."""
 
     tp: TopicPartition
     producer: ActiveProducer
@@ -209,17 +209,23 @@ async def find_hanging(
     ]
     if not candidates:
         return []
-    ids = {each.producer.producer_id for each in candidates}
+    known = await known_transactions(client, {each.producer.producer_id for each in candidates})
+    return [each for each in candidates if not will_end(each, known.get(each.producer.producer_id))]
+
+
+async def known_transactions(client: Client, producer_ids: Collection[int]) -> dict[int, Transaction]:
+    """Return the transactional ids that coordinators have, by their producer ids."""
     known: dict[int, Transaction] = {}
-    for listed in await list_transactions(client, producer_ids=sorted(ids)):
+    for listed in await list_transactions(client, producer_ids=sorted(producer_ids)):
         try:
             known[listed.producer_id] = await describe_transaction(client, listed.transactional_id)
         except TransactionalIdNotFound:
             continue
-    return [each for each in candidates if not _will_end(each, known.get(each.producer.producer_id))]
+    return known
 
 
-def _will_end(open_transaction: OpenTransaction, known: Transaction | None) -> bool:
+def will_end(open_transaction: OpenTransaction, known: Transaction | None) -> bool:
+    """Return True if a coordinator will end the transaction; `known` is what one has of its producer."""
     return known is not None and known.is_open and open_transaction.tp in known.partitions
 
 

@@ -12,6 +12,7 @@ that. So every step of a job under a lease is either fenced by the store itself 
 
     retention           each step drops the records that are expired by the store's clock; repeating it drops no others
     compaction          each step names its run, and is rejected once another run has begun (`Storage.compact`)
+    hanging             it changes nothing; both brokers log what they find
 
 With the storage in memory there is one broker, which gets its leases immediately.
 """

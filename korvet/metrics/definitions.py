@@ -177,6 +177,11 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
             "Age of the oldest open transaction. Consumers with `read_committed` wait for it.",
             scope=_STORE,
         ),
+        _gauge(
+            names.TRANSACTIONS_HANGING,
+            "Transactions of partitions that seem to hang: nothing happened in them for longer than"
+            " `transaction.max.timeout.ms`. One broker searches for them; others report 0.",
+        ),
         _gauge(names.TRANSACTIONS_ENDING, "Transactions whose markers are being written."),
         _gauge(
             names.TRANSACTION_MARKERS_WAITING,

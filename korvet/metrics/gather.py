@@ -101,7 +101,7 @@ class Gatherer:
             counts[names.REMOTE_READ_BYTES_TOTAL] = remote.read_bytes
             samples[names.REMOTE_REQUEST_SECONDS] = {(): [*remote.times]}
         samples |= {name: {(): value} for name, value in counts.items()}
-        samples |= _ended_transactions(broker)
+        samples |= _transactions(broker)
         samples |= _fetch_sessions(broker)
         samples |= defined(broker.store.measurements())
 
@@ -171,10 +171,11 @@ class Gatherer:
             observe(self.recorder.event_loop_delay, max(trio.current_time() - due, 0.0))
 
 
-def _ended_transactions(broker: Broker) -> Samples:
-    """Return the metrics of transactions that this process ends or has ended."""
+def _transactions(broker: Broker) -> Samples:
+    """Return the metrics of transactions that this process ends, has ended, or has found to hang."""
     transactions, counts = broker.transactions, broker.transactions.counts
     return {
+        names.TRANSACTIONS_HANGING: {(): len(broker.hanging.found)},
         names.TRANSACTIONS_ENDING: {(): transactions.ending},
         names.TRANSACTION_MARKERS_WAITING: {(): transactions.waiting_markers},
         names.TRANSACTIONS_ENDED_TOTAL: {("commit",): counts.commits, ("abort",): counts.aborts},

@@ -156,6 +156,7 @@ class Server:
                 await accepting.start(supervise, "share groups", self.broker.share.run)
                 if self.broker.store.serves_transactions:
                     await accepting.start(supervise, "transactions", self.broker.transactions.run)
+                    await accepting.start(supervise, "hanging transactions", self.broker.hanging.run)
                 await accepting.start(supervise, "fetch sessions", self.broker.fetch_sessions.run)
                 await accepting.start(supervise, "retention", self.broker.retention.run)
                 await accepting.start(supervise, "compaction", self.broker.compaction.run)

@@ -8,10 +8,12 @@ from typing import NamedTuple
 from korvet.protocol.compression import Codec
 from korvet.protocol.encoded_batches import BatchHeader
 from korvet.protocol.errors import KafkaError
+from korvet.protocol.messages import fetch
 from korvet.protocol.messages.share_fetch import PartitionData
 from korvet.protocol.record import Headers
 from korvet.protocol.record_batch import RecordBatch, build_batch, decode_records, parse_batches
 from korvet.storage.interface import (
+    AbortedTransaction,
     AppendResult,
     AppendResults,
     IsolationLevel,
@@ -173,15 +175,36 @@ def records_in(batches: Iterable[RecordBatch], offset: int = 0) -> list[StoredRe
     ]
 
 
+def consumed(
+    batches: Iterable[RecordBatch], aborted: Iterable[AbortedTransaction | fetch.AbortedTransaction]
+) -> Iterator[RecordBatch]:
+    """Yield the batches that a consumer passes on, by the rules of Kafka's clients: without aborted ones."""
+    begins = sorted(aborted, key=lambda each: each.first_offset)
+    dropped: set[int] = set()
+    for each in batches:
+        while begins and begins[0].first_offset <= each.last_offset:
+            dropped.add(begins.pop(0).producer_id)
+        if each.is_control:
+            dropped.discard(each.producer_id)
+        elif not (each.is_transactional and each.producer_id in dropped):
+            yield each
+
+
 async def records_from(
-    storage: Storage | Tiers, tp: TopicPartition, offset: int | None = None, *, max_bytes: int = UNLIMITED
+    storage: Storage | Tiers,
+    tp: TopicPartition,
+    offset: int | None = None,
+    *,
+    max_bytes: int = UNLIMITED,
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> list[StoredRecord]:
     """Return all records from `offset`, or the log's start, to its end."""
     records: list[StoredRecord] = []
     position = (await storage.latest(tp)).log_start_offset if offset is None else offset
     while True:
-        found = records_of(await read(storage, tp, position, max_bytes=max_bytes), position)
-        if not found:
+        result = await read(storage, tp, position, max_bytes=max_bytes, isolation_level=isolation_level)
+        batches = batches_of(result)
+        if not batches:
             return records
-        records += found
-        position = found[-1].offset + 1
+        records += records_in(consumed(batches, result.aborted), position)
+        position = batches[-1].last_offset + 1

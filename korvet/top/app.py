@@ -172,6 +172,7 @@ class Top(App[str]):
         Binding("4", "tab('connections')", "Connections"),
         Binding("5", "tab('inside')", "Inside"),
         Binding("6", "tab('lake')", "Lake"),
+        Binding("7", "tab('transactions')", "Transactions"),
     ]
 
     def __init__(self, source: WatchedCluster) -> None:

@@ -10,11 +10,14 @@ from attrs import define, field, frozen
 from korvet.client import Client
 from korvet.client.committed_offsets import clock_bits, time_between
 from korvet.client.groups import SHARE, Group, describe_group, list_groups
+from korvet.client.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from korvet.client.lake_tables import ShownTable, lake_tables, reports_in
 from korvet.client.model import EARLIEST, LATEST, OffsetAndMetadata, TopicPartition
 from korvet.client.share_offsets import share_offsets
 from korvet.metrics.reading import Figures, FiguresUnavailable, read_figures
 from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition
+from korvet.protocol.text import quoted_list
+from korvet.top.transactions import MOST_PARTITIONS, ShownTransaction, TransactionReader
 
 # Limit of the groups whose members and lags are read in one sample. The others have only a state.
 MOST_GROUPS = 100
@@ -73,6 +76,7 @@ class Sample:
     figures: Figures | None = None  # korvet's metrics
     notes: tuple[str, ...] = ()  # reasons for missing values
     lake: tuple[ShownTable, ...] = ()  # the tables that `korvet lake run` reports
+    transactions: tuple[ShownTransaction, ...] = ()
 
 
 @define
@@ -82,6 +86,10 @@ class Sampler:
     client: Client
     metrics: str | None = None
     _bits: dict[str, int | None] = field(factory=dict)  # by topic
+    _transactions: TransactionReader = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._transactions = TransactionReader(self.client)
 
     async def take(self) -> Sample:
         """Return a sample. Raises KafkaError if the cluster does not answer."""
@@ -89,6 +97,7 @@ class Sampler:
         topics = await self._topics()
         lake: list[ShownTable] = []
         groups = await self._groups(topics, lake, notes)
+        transactions = await self._open_transactions(topics, notes)
         return Sample(
             time.monotonic(),
             self.client.cluster_id,
@@ -99,6 +108,7 @@ class Sampler:
             await self._figures(notes),
             tuple(notes),
             tuple(lake),
+            transactions,
         )
 
     async def _topics(self) -> dict[str, TopicState]:
@@ -123,13 +133,43 @@ class Sampler:
             found[name] = TopicState(partitions, self._bits[name])
         return found
 
-    async def _offsets(self, tps: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+    async def _offsets(
+        self, tps: Iterable[TopicPartition], timestamp: int, isolation_level: int = READ_UNCOMMITTED
+    ) -> dict[TopicPartition, int]:
         """Return the start or end of each partition; of none if one was deleted meanwhile. Raises other KafkaErrors."""
         try:
-            listed = await self.client.list_offsets(dict.fromkeys(tps, timestamp))
+            listed = await self.client.list_offsets(
+                dict.fromkeys(tps, timestamp), isolation_level=isolation_level
+            )
         except UnknownTopicOrPartition:
             return {}
         return {tp: each.offset for tp, each in listed.items()}
+
+    async def _open_transactions(
+        self, topics: Mapping[str, TopicState], notes: list[str]
+    ) -> tuple[ShownTransaction, ...]:
+        """Return the transactions of partitions whose last stable offset is below the end that was read before."""
+        ends = {
+            TopicPartition(name, number): partition.end
+            for name, topic in topics.items()
+            for number, partition in topic.partitions.items()
+        }
+        try:
+            stable = await self._offsets(ends, LATEST, READ_COMMITTED)
+            waiting = sorted(tp for tp, offset in stable.items() if offset < ends[tp])
+            if len(waiting) > MOST_PARTITIONS:
+                notes.append(
+                    f"transactions of the first {MOST_PARTITIONS} of {len(waiting):,} partitions only"
+                )
+            found = await self._transactions.read(waiting[:MOST_PARTITIONS])
+        except KafkaError as error:
+            notes.append(f"transactions: {error.message}")
+            return ()
+        if stuck := sorted({str(each.tp) for each in found if each.is_stuck}):
+            notes.append(
+                f"consumers with read_committed wait for transactions that hang: {quoted_list(stuck)}"
+            )
+        return tuple(found)
 
     async def _groups(
         self, topics: Mapping[str, TopicState], lake: list[ShownTable], notes: list[str]

@@ -11,7 +11,8 @@ from korvet.client.model import TopicPartition
 from korvet.metrics import names
 from korvet.metrics.reading import SECTIONS, Figures, rate, stated
 from korvet.protocol.text import duration_text, size_text, time_text
-from korvet.top.sampling import GroupState, Lag, Sample, TopicState
+from korvet.top.sampling import GroupState, Lag, Sample, TopicState, lag_of
+from korvet.top.transactions import ShownTransaction
 
 UNKNOWN = "-"
 
@@ -49,6 +50,7 @@ PARTITIONS = ("partition", "leader", "start", "end", "records", "in/s")
 CONNECTIONS = ("client software", "version", "listener", "connections")
 INSIDE = ("area", "what", "value")
 LAKE = ("topic", "table", "state", "fresh until", "lag", "lag/s", "files", "size", "report", "path", "error")
+TRANSACTIONS = ("partition", "state", "waiting", "idle", "transactional id", "offset", "producer")
 COMMITTED = ("topic", "partition", "committed", "end", "lag", "client")
 #: The columns whose cells are right-aligned numbers.
 NUMBERS = {
@@ -67,6 +69,10 @@ NUMBERS = {
     "files",
     "size",
     "report",
+    "offset",
+    "waiting",
+    "producer",
+    "idle",
 }
 RECEIVED, SENT = names.TOPIC_RECEIVED_RECORDS_TOTAL, names.TOPIC_SENT_RECORDS_TOTAL
 
@@ -191,6 +197,24 @@ class Tables:
             )
             for each in self.now.lake
         ]
+
+    def transactions(self) -> list[Row]:
+        """Return the open transactions: what waits behind each of them in records or in time, and its state."""
+        return [self._transaction(each) for each in self.now.transactions]
+
+    def _transaction(self, each: ShownTransaction) -> Row:
+        topic = self.now.topics[each.tp.topic]
+        waiting = lag_of(each.offset, topic.partitions[each.tp.partition], topic.bits)
+        return row(
+            f"{each.tp} {each.transactional_id} {each.producer_id}",
+            str(each.tp),
+            each.state,
+            (lag_text(waiting), float(lag_key(waiting))),
+            (duration_text(each.idle_ms), float(each.idle_ms)),
+            each.transactional_id or UNKNOWN,
+            (str(each.offset), float(each.offset)),
+            (str(each.producer_id), float(each.producer_id)),
+        )
 
     # --- Rates ------------------------------------------------------------------------------------------
 
@@ -322,8 +346,11 @@ ALL: Mapping[str, tuple[Sequence[str], Callable[[Tables], list[Row]]]] = {
     "connections": (CONNECTIONS, Tables.connection_rows),
     "inside": (INSIDE, Tables.inside),
     "lake": (LAKE, Tables.lake),
+    "transactions": (TRANSACTIONS, Tables.transactions),
 }
 #: The names of the tables that only metrics fill.
 BY_METRICS = ("connections", "inside")
 #: The names of the tables that only `korvet lake run` fills.
 BY_REPORTS = ("lake",)
+#: The names of the tables that only open transactions fill.
+BY_TRANSACTIONS = ("transactions",)

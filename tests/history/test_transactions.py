@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from itertools import count as counter
 from random import SystemRandom
-from typing import Any
 
 import pytest
-from attrs import evolve
+import trio
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from korvet.storage.interface import AppendResult, LogOffsets, Marker
-from korvet.storage.memory_groups import MemoryGroups
-from korvet.storage.memory_log import PartitionLog
+from korvet.storage.interface import TopicPartition
 from korvet.testing.threads import running_broker
-from tests.history.faults import Nemesis
-from tests.history.test_clusters import (
-    Cluster,
-    broker_with_processes,
-    brokers_on_one_server,
-    brokers_on_redis_cluster,
-    brokers_on_sentinels,
-    faults_of,
-)
-from tests.history.transactional_load import TransactionalLoad, read_all
-from tests.history.transactions import (
+from korvet.testing.transaction_history import (
     Began,
     Ended,
     Event,
@@ -43,7 +30,25 @@ from tests.history.transactions import (
     anomalies,
     transactions_of,
 )
+from tests.history import late_load
+from tests.history.faults import Nemesis
+from tests.history.late_load import LateLoad
+from tests.history.test_clusters import (
+    Cluster,
+    broker_with_processes,
+    brokers_on_one_server,
+    brokers_on_redis_cluster,
+    brokers_on_sentinels,
+    faults_of,
+)
+from tests.history.transactional_load import TransactionalLoad, read_all
 from tests.processes import KorvetProcess
+from tests.transactions.bugs import (
+    accept_late_requests,
+    lose_some_markers,
+    raise_last_stable_offset,
+    show_staged_offsets,
+)
 
 INPUTS = [("in", number) for number in range(3)]
 OUTPUTS = [(topic, number) for topic in ("out", "copy") for number in range(2)]
@@ -152,7 +157,7 @@ def check(cluster: Cluster, for_s: float, longest_s: float) -> None:
     # The executor's thread lives until the end: a server dies with the thread that started it.
     with ThreadPoolExecutor() as executor, ExitStack() as stack:
         load = stack.enter_context(TransactionalLoad(cluster.servers, INPUTS, OUTPUTS, seed))
-        stack.callback(report, seed, load, nemesis)
+        stack.callback(report, seed, load.events, nemesis)
         executor.submit(nemesis.run, for_s).result()
         inputs: dict[Partition, Log] = {}
 
@@ -179,17 +184,15 @@ def check(cluster: Cluster, for_s: float, longest_s: float) -> None:
     assert [] == load.faults
 
 
-def create_topics(servers: str) -> None:
+def create_topics(servers: str, partitions: Sequence[Partition] = (*INPUTS, *OUTPUTS)) -> None:
     admin = AdminClient({"bootstrap.servers": servers})
-    topics = {
-        topic: 1 + max(n for name, n in INPUTS + OUTPUTS if name == topic) for topic, _ in INPUTS + OUTPUTS
-    }
+    topics = {topic: 1 + max(n for name, n in partitions if name == topic) for topic, _ in partitions}
     for created in admin.create_topics([NewTopic(name, count) for name, count in topics.items()]).values():
         created.result()
 
 
-def report(seed: int, load: TransactionalLoad, nemesis: Nemesis) -> None:
-    outcomes = [each.outcome.value for each in transactions_of(list(load.events)).values()]
+def report(seed: int, events: Sequence[Event], nemesis: Nemesis) -> None:
+    outcomes = [each.outcome.value for each in transactions_of(list(events)).values()]
     counts = {outcome.value: outcomes.count(outcome.value) for outcome in Outcome}
     logger.info(
         "HISTORY_SEED=%d: transactions: %s; %d faults: %s",
@@ -210,42 +213,6 @@ CLUSTERS = [
 
 
 # --- Brokers with a bug ---------------------------------------------------------------------------------------
-
-
-def lose_some_markers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every tenth marker be acknowledged, but not stored."""
-    write_marker, numbers = PartitionLog.write_marker, counter()
-
-    def bug(log: PartitionLog, marker: Marker, now_ms: int) -> AppendResult:
-        if next(numbers) % 10 == 9:
-            return AppendResult(log.next_offset, -1, log.log_start_offset)
-        return write_marker(log, marker, now_ms)
-
-    monkeypatch.setattr(PartitionLog, "write_marker", bug)
-
-
-def raise_last_stable_offset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the last stable offset be one too high while a transaction is open."""
-    bounds = vars(PartitionLog)["bounds"].fget
-
-    def bug(log: PartitionLog) -> LogOffsets:
-        found: LogOffsets = bounds(log)
-        is_open = found.last_stable_offset < found.high_watermark
-        return evolve(found, last_stable_offset=found.last_stable_offset + is_open)
-
-    monkeypatch.setattr(PartitionLog, "bounds", property(bug))
-
-
-def show_staged_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let staged offsets be visible before their transaction ends."""
-    stage = MemoryGroups.stage
-
-    def bug(groups: MemoryGroups, group_id: str, offsets: Any, *more: Any, **how: Any) -> Any:
-        results = stage(groups, group_id, offsets, *more, **how)
-        groups._groups[group_id].committed.update(offsets)
-        return results
-
-    monkeypatch.setattr(MemoryGroups, "stage", bug)
 
 
 @pytest.mark.slow
@@ -318,3 +285,68 @@ def test_transactions_are_whole_and_once_through_ten_minutes_of_faults(
 ) -> None:
     with cluster(3) as running:
         check(running, 600, 20)
+
+
+# --- Late requests --------------------------------------------------------------------------------------------
+
+
+def check_late(cluster: Cluster, for_s: float, longest_s: float) -> None:
+    """Run clients whose requests arrive late and repeatedly, and faults, and compare the history with the logs."""
+    seed = int(os.environ.get("HISTORY_SEED") or SystemRandom().randrange(10**6))
+    create_topics(cluster.servers, late_load.INPUTS + late_load.OUTPUTS)
+    nemesis = Nemesis(seed, cluster.broker_faults + cluster.storage_faults, longest_s=longest_s)
+    load = LateLoad(tuple(cluster.servers.split(",")), seed)
+    with ThreadPoolExecutor() as executor, ExitStack() as stack:
+        stack.callback(report, seed, load.history.transactions, nemesis)
+        running = executor.submit(trio.run, load.run)
+        stack.callback(load.finish)
+        executor.submit(nemesis.run, for_s).result()
+        load.finish()
+        running.result()
+        inputs = read_all(cluster.servers, late_load.INPUTS, "read_committed")
+        committed = read_all(cluster.servers, late_load.OUTPUTS, "read_committed")
+        everything = read_all(cluster.servers, late_load.OUTPUTS, "read_uncommitted")
+    logger.info("late requests that were answered: %s", dict(load.delivered))
+    for partition, log in {**inputs, **everything}.items():
+        load.history.check_log(TopicPartition(*partition), log)
+
+    assert [] == anomalies(load.history.transactions, committed, everything, inputs)[:20]
+    assert {"Produce", "EndTxn"} <= {*load.delivered}
+
+
+@pytest.mark.slow
+@pytest.mark.clients
+def test_broker_that_accepts_late_requests_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    accept_late_requests(monkeypatch)
+    with running_broker() as broker, ThreadPoolExecutor() as executor, ExitStack() as stack:
+        create_topics(broker.bootstrap_servers, late_load.INPUTS + late_load.OUTPUTS)
+        load = LateLoad((broker.bootstrap_servers,), seed=1)
+        running = executor.submit(trio.run, load.run)
+        stack.callback(load.finish)
+        running.exception(120)
+
+    assert load.history.violation is not None
+    assert re.search("was not requested|INVALID_TXN_STATE", str(load.history.violation))
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+@pytest.mark.clients
+@pytest.mark.parametrize("cluster", [broker_in_memory, brokers_on_one_server, brokers_on_redis_cluster])
+def test_late_and_repeated_requests_change_no_transaction(
+    cluster: Callable[[int], AbstractContextManager[Cluster]],
+) -> None:
+    with cluster(3) as running:
+        check_late(running, 30, 5)
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.servers
+@pytest.mark.clients
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_late_and_repeated_requests_change_no_transaction_in_ten_minutes_of_faults(
+    cluster: Callable[[int], AbstractContextManager[Cluster]],
+) -> None:
+    with cluster(3) as running:
+        check_late(running, 600, 20)

@@ -17,7 +17,7 @@ from typing import Any
 from attrs import define, field
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from tests.history.transactions import Began, Ended, Event, Outcome, Partition, Sent, Took
+from korvet.testing.transaction_history import Began, Ended, Event, Outcome, Partition, Sent, Took
 
 GROUP = "movers"
 # Longer than transaction.timeout.ms. librdkafka 2.16 has been seen to send nothing any more after AddOffsetsToTxn, when

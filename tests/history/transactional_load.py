@@ -20,6 +20,7 @@ from typing import Self
 from attrs import define, field
 from confluent_kafka import Producer, TopicPartition
 
+from korvet.testing.transaction_history import Ended, Event, Log, Outcome, Partition, Polled, Took
 from tests.history.clients import started
 from tests.history.transactional_clients import (
     INPUTS_ENDED,
@@ -31,7 +32,6 @@ from tests.history.transactional_clients import (
     consumer_of,
     producer_of,
 )
-from tests.history.transactions import Ended, Event, Log, Outcome, Partition, Polled, Took
 from tests.reading import read_to_end
 
 FLUSH_LIMIT_S = 120.0

@@ -94,6 +94,8 @@ def test_alerts_fire_and_stay_silent(tmp_path: Path) -> None:
         ("korvet_group_lag_seconds{job='korvet',group='g',topic='t'}", "7200x60"),
         ("korvet_redis_memory_used_bytes{job='korvet'}", "50x60"),
         ("korvet_redis_memory_limit_bytes{job='korvet'}", "0x60"),
+        ("korvet_transactions_hanging{job='korvet',instance='a'}", "2x60"),
+        ("korvet_transactions_hanging{job='korvet',instance='b'}", "0x60"),
     ]
     alert = {"exp_labels": {"severity": "critical", "job": "korvet", "instance": "a"}}
     summary = "a does not serve clients, or its store does not answer."
@@ -118,6 +120,19 @@ def test_alerts_fire_and_stay_silent(tmp_path: Path) -> None:
                 ],
             },
             {"eval_time": "30m", "alertname": "KorvetRedisMemory", "exp_alerts": []},
+            {
+                "eval_time": "30m",
+                "alertname": "KorvetTransactionsHang",
+                "exp_alerts": [
+                    {
+                        "exp_labels": {"severity": "warning", "job": "korvet"},
+                        "exp_annotations": {
+                            "summary": "2 transactions hang, and consumers with read_committed wait;"
+                            " korvet transactions find-hanging finds them."
+                        },
+                    }
+                ],
+            },
         ],
     }
     path = tmp_path / "test.yml"

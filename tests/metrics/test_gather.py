@@ -251,6 +251,20 @@ async def test_transactions_are_counted_from_their_begin_to_their_markers() -> N
     assert isinstance(oldest_s, float)
 
 
+async def test_transactions_that_hang_are_counted() -> None:
+    async with gathered() as (gatherer, broker):
+        producer = TransactionalProducer(broker)
+        await producer.init()
+        await producer.send(b"value")
+        await broker.hanging.search()
+        before = await gatherer.samples()
+        broker.hanging.clock = lambda: broker.clock() + 2 * broker.config.transaction_max_timeout_ms
+        await broker.hanging.search()
+        after = await gatherer.samples()
+
+    assert [{(): 0}, {(): 1}] == [each["korvet_transactions_hanging"] for each in (before, after)]
+
+
 async def test_open_transaction_that_another_process_has_ended_is_not_counted() -> None:
     async with gathered() as (gatherer, broker):
         producer = TransactionalProducer(broker)

@@ -33,6 +33,13 @@ from korvet.storage.shares import AVAILABLE, Run
 from korvet.testing.simulation import Setup, SimulationFailed, seeds, simulate
 from korvet.testing.simulation.determinism import Alarm, Scheduler, VirtualClock, deterministic, start_owned
 from korvet.testing.simulation.store import StoreLink
+from korvet.transactions.coordinator import TransactionCoordinator
+from tests.transactions.bugs import (
+    accept_late_requests,
+    lose_some_markers,
+    raise_last_stable_offset,
+    show_staged_offsets,
+)
 
 # Seeds in which the errors below have to be found, at most.
 TRIED = 20
@@ -85,9 +92,10 @@ def keeps_too_long(storage: Storage, lease_s: float, holder: str) -> Leases:
 
 
 # The clients that an error concerns are enough to find it.
-CLASSIC = Setup(consumers=0, mixed=0, workers=0)
-BROKER_ASSIGNS = Setup(members=0, workers=0)
-WORKERS = Setup(members=0, consumers=0, mixed=0)
+CLASSIC = Setup(consumers=0, mixed=0, workers=0, movers=0, writers=0)
+BROKER_ASSIGNS = Setup(members=0, workers=0, movers=0, writers=0)
+WORKERS = Setup(members=0, consumers=0, mixed=0, movers=0, writers=0)
+TRANSACTIONAL = Setup(hours=1, members=0, consumers=0, mixed=0, workers=0)
 # Many produces and faults, since only a lost answer makes a producer send a batch again.
 BUSY = evolve(CLASSIC, hours=4, between_produces_s=60, between_faults_s=120)
 ERRORS = {
@@ -143,6 +151,10 @@ def removes_early(group: ConsumerGroup, member: ConsumerMember, now_ms: float) -
     group._deadlines.set((Timer.SESSION, member.member_id), end_ms)
 
 
+async def does_nothing(_coordinator: TransactionCoordinator, _transactional_id: str) -> None:
+    """Leave a transaction to other brokers."""
+
+
 #: The clients, the class whose methods are replaced, their replacements, and the violation.
 PATCHED_ERRORS: dict[str, tuple[Setup, type, dict[str, Callable[..., Any]], str]] = {
     "knows no owners": (BROKER_ASSIGNS, Owners, {"of_topic": no_owners, "replace": changes}, "gets orders-"),
@@ -161,6 +173,25 @@ PATCHED_ERRORS: dict[str, tuple[Setup, type, dict[str, Callable[..., Any]], str]
         {"coordinates": coordinates_all},
         "the queue of orders-. begins at",
     ),
+    "does not time out": (
+        TRANSACTIONAL,
+        TransactionCoordinator,
+        {"_time_out": does_nothing},
+        "has an open transaction|the members of invoicing own",
+    ),
+    "does not take over": (
+        TRANSACTIONAL,
+        TransactionCoordinator,
+        {"_take_over": does_nothing},
+        "has an open transaction|the members of invoicing own",
+    ),
+}
+#: Bugs of brokers and of the store, and the violations.
+TRANSACTION_BUGS = {
+    lose_some_markers: "has an open transaction",
+    raise_last_stable_offset: "was not requested|with the last stable offset",
+    show_staged_offsets: "forgotten input",
+    accept_late_requests: "^lost|^torn|^aborted read|was not requested|INVALID_TXN_STATE",
 }
 
 
@@ -180,8 +211,9 @@ def test_churn_violates_no_guarantee(seed: int) -> None:
 
     assert result.faults > 30
     assert result.records > 100
-    assert result.records_read >= 4 * result.records  # by three groups, and at the end
+    assert result.records_read >= 5 * result.records  # by four groups, and at the end
     assert result.records_finished > 0.9 * result.records  # some answers to acknowledgements are lost
+    assert result.transactions > 100
     assert result.generations > 3
 
 
@@ -217,6 +249,18 @@ def test_error_in_what_the_broker_calls_is_found(error: str, monkeypatch: pytest
 
     assert re.search(expected, failure.reason)
     simulate(failure.seed, setup)
+
+
+@pytest.mark.parametrize("add_bug", TRANSACTION_BUGS)
+def test_bug_in_transactions_is_found(
+    add_bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        add_bug(patched)
+        failure = first_failure(TRANSACTIONAL)
+
+    assert re.search(TRANSACTION_BUGS[add_bug], failure.reason)
+    simulate(failure.seed, TRANSACTIONAL)
 
 
 def test_seed_repeats_a_run_in_another_process_with_other_hashes() -> None:

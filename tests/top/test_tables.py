@@ -13,6 +13,7 @@ from korvet.metrics.reading import Figures
 from korvet.protocol.text import duration_text
 from korvet.top.sampling import GroupState, Lag, PartitionState, Sample, TopicState, lag_of
 from korvet.top.tables import Tables, arranged, row
+from korvet.top.transactions import ShownTransaction
 
 BITS = 10
 
@@ -182,3 +183,17 @@ def test_tables_of_the_lake_show_their_lag_and_their_error() -> None:
         ),
         ("u", "typed", "failed", "-", "-", "-", "-", "-", "2 min ago", "/typed/u", "bad row"),
     ] == [each.cells for each in tables.lake()]
+
+
+def test_transactions_show_what_waits_behind_them() -> None:
+    transactions = (
+        ShownTransaction(TopicPartition("t", 0), 90, 7, 5_000),
+        ShownTransaction(TopicPartition("u", 1), 1_000 << BITS, 8, 120_000, "payer", "Ongoing"),
+    )
+    topics = {"t": topic(100), "u": topic(0, 61_000 << BITS, bits=BITS)}
+    now = evolve(sample(1.0, topics), transactions=transactions)
+
+    assert [
+        ("t-0", "open", "10", "5 s", "-", "90", "7"),
+        ("u-1", "Ongoing", "1 min", "2 min", "payer", str(1_000 << BITS), "8"),
+    ] == [each.cells for each in Tables(now).transactions()]

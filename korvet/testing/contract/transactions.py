@@ -44,6 +44,7 @@ from korvet.testing.records import (
     append,
     batch,
     batches_of,
+    consumed,
     numbered,
     read,
     records_from,
@@ -120,32 +121,18 @@ async def read_committed(
 
 def committed_in(result: ReadResult, offset: int) -> list[bytes | None]:
     """Return the values that a consumer with `read_committed` passes on, by the rules of Kafka's clients."""
-    aborted = sorted(result.aborted, key=lambda each: each.first_offset)
-    dropped: set[int] = set()
-    values: list[bytes | None] = []
-    for each in batches_of(result):
-        while aborted and aborted[0].first_offset <= each.last_offset:
-            dropped.add(aborted.pop(0).producer_id)
-        if each.is_control:
-            dropped.discard(each.producer_id)
-        elif not (each.is_transactional and each.producer_id in dropped):
-            values += [record.value for record in records_in([each], offset)]
-    return values
+    return [each.value for each in records_in(consumed(batches_of(result), result.aborted), offset)]
 
 
 async def committed_values(
     storage: Storage, tp: TopicPartition, offset: int | None = None, *, max_bytes: int = UNLIMITED
 ) -> list[bytes | None]:
     """Return the values that a consumer with `read_committed` gets from `offset`, or the log's start, on."""
-    values: list[bytes | None] = []
-    position = (await storage.latest(tp)).log_start_offset if offset is None else offset
-    while True:
-        result = await read_committed(storage, tp, position, max_bytes=max_bytes)
-        batches = batches_of(result)
-        if not batches:
-            return values
-        values += committed_in(result, position)
-        position = batches[-1].last_offset + 1
+    level = IsolationLevel.READ_COMMITTED
+    return [
+        each.value
+        for each in await records_from(storage, tp, offset, max_bytes=max_bytes, isolation_level=level)
+    ]
 
 
 async def all_values(storage: Storage, tp: TopicPartition) -> list[bytes | None]:

@@ -96,6 +96,7 @@ class SimulatedBroker:
     clock: WallClock = field(factory=WallClock)
     faults: StoreFaults = field(factory=StoreFaults)
     lives: int = 0
+    crashed: trio.Event = field(factory=trio.Event)  # set at the next crash
     _life: trio.CancelScope | None = None
     _nursery: trio.Nursery | None = None  # of the connections, while the broker serves
     _shared: Shared | None = None
@@ -129,8 +130,15 @@ class SimulatedBroker:
         for connection in self._connections:
             connection.end()
         self._life.cancel()
+        self.crashed.set()
+        self.crashed = trio.Event()
         self._life = self._nursery = self._shared = self._link = None
         self._connections = {}
+
+    def crash_amid(self, passes: int) -> None:
+        """Crash at that one of the next calls to the store and answers, before it is passed on; at none if it is 0."""
+        if self._link is not None:
+            self._link.after_passes, self._link.passes_left = self.crash, passes
 
     def stop(self) -> None:
         """Let the broker leave the cluster and answer what it has received. It starts again after AGAIN_S."""

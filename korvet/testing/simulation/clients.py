@@ -1,4 +1,4 @@
-"""Clients of simulated brokers: an idempotent, pipelined producer, and members of a group.
+"""Clients of simulated brokers: an idempotent, pipelined producer, and members of a group. Others are in their modules.
 
 They are conversations on the codec over connections in memory. Each client is one task, which retries what Kafka's
 clients retry, and reports to the history what it observed.
@@ -7,16 +7,18 @@ clients retry, and reports to the history what it observed.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import trio
-from attrs import define, field
+from attrs import define, field, frozen
 
 from korvet.client.groups import CONSUMER, assigned_partitions
 from korvet.client.membership import RANGE, assign_ranges, assignment_of, subscription
 from korvet.handlers import APIS
+from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import ErrorCode, error_for
 from korvet.protocol.frames import FrameReader
 from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -38,17 +40,26 @@ from korvet.protocol.requests import decode_response, encode_request
 from korvet.protocol.schema import schema_of
 from korvet.storage.interface import TopicPartition
 from korvet.testing.records import Producer as ProducerFields
-from korvet.testing.records import Record, batch, records_in
+from korvet.testing.records import Record, batch, consumed, records_in
 from korvet.testing.simulation.history import History
-from korvet.testing.simulation.network import MemoryStream, Network
 
 TOPIC = "orders"
 REQUEST_LIMIT_S = 30.0
 PAUSE_S = 5.0
 IN_FLIGHT = 5
+# Types of the keys that coordinators have.
+OF_GROUP, OF_TRANSACTIONAL_ID = 0, 1
 MAX_BYTES = 1 << 20
-# The last versions that name topics, and have one group or key.
-VERSIONS = {"Produce": 12, "Fetch": 12, "OffsetCommit": 9, "OffsetFetch": 7, "FindCoordinator": 3}
+# The last versions that name topics, and have one group, key or transaction.
+VERSIONS: Mapping[str, int] = {
+    "Produce": 12,
+    "Fetch": 12,
+    "OffsetCommit": 9,
+    "OffsetFetch": 7,
+    "FindCoordinator": 3,
+    "AddPartitionsToTxn": 3,
+    "TxnOffsetCommit": 5,
+}
 #: The connection is lost, the broker does not answer in time, or it returned an error.
 FAILURES = (OSError, trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError)
 
@@ -72,20 +83,43 @@ def check(code: int) -> None:
         raise Refused(code)
 
 
+class Stream(Protocol):
+    """A client's side of a connection."""
+
+    async def send_all(self, data: Buffer) -> None: ...
+
+    async def receive_some(self) -> bytes: ...
+
+    async def aclose(self) -> None: ...
+
+    def lag(self, seconds: float) -> None:
+        """Let what is sent from now on arrive that much later, also if the connection is closed before."""
+
+
+class Connects(Protocol):
+    """The way to the brokers."""
+
+    async def connect(self, broker: str, client: str) -> Stream: ...
+
+    def broker_at(self, host: str, port: int) -> str:
+        """Return the name of the broker with that address."""
+
+
 @define(eq=False)
 class Talk:
     """A client's connection to one broker. Requests may be pipelined: their responses arrive in the same order."""
 
-    stream: MemoryStream
+    stream: Stream
     client_id: str
+    versions: Mapping[str, int] = VERSIONS
     _frames: FrameReader = field(factory=lambda: FrameReader(4 * MAX_BYTES))
     _numbers: count[int] = field(factory=count)
     _sent: deque[tuple[int, Any, int]] = field(factory=deque)
 
     async def send(self, request: Any) -> None:
-        """Send a request in the newest version."""
+        """Send a request in the newest version of `versions`."""
         api = APIS[schema_of(type(request)).key or 0]
-        version = min(api.max_version, VERSIONS.get(api.name, api.max_version))
+        version = min(api.max_version, self.versions.get(api.name, api.max_version))
         number = next(self._numbers)
         self._sent.append((number, api.response, version))
         await self.stream.send_all(b"".join(encode_request(request, version, number, self.client_id)))
@@ -111,33 +145,72 @@ class Talk:
 
 @define(eq=False)
 class Client:
-    """The common part of producers and members."""
+    """The common part of all clients."""
 
     name: str
-    network: Network
+    network: Connects
     history: History
     chance: Random
     brokers: tuple[str, ...]
+    pause_s: float = field(default=PAUSE_S, kw_only=True)  # before a client connects again, at most
 
     async def connect(self, broker: str) -> Talk:
         """Connect to a broker. Raises one of FAILURES."""
         with trio.fail_after(REQUEST_LIMIT_S):
             return Talk(await self.network.connect(broker, self.name), self.name)
 
-    async def connect_coordinator(self, group: str) -> Talk:
-        """Connect to the coordinator of a group. Raises one of FAILURES."""
+    async def connect_coordinator(self, key: str, key_type: int = OF_GROUP) -> Talk:
+        """Connect to the coordinator of a group or a transactional id. Raises one of FAILURES."""
         talk = await self.connect(self.chance.choice(self.brokers))
         try:
-            answer = await talk.ask(FindCoordinatorRequest(key=group, key_type=0))
+            answer = await talk.ask(FindCoordinatorRequest(key=key, key_type=key_type))
             check(answer.error_code)
         finally:
             await self.close(talk)
-        return await self.connect(answer.host)
+        return await self.connect(self.network.broker_at(answer.host, answer.port))
 
     async def close(self, talk: Talk) -> None:
         """Close a connection, also if the client is cancelled."""
         with trio.CancelScope(shield=True):
             await talk.stream.aclose()
+
+
+@frozen
+class Fetched:
+    """The records of a partition in a response, as offsets and values, and the offset at which the next one begins."""
+
+    records: list[tuple[int, str]]
+    end: int
+    last_stable_offset: int
+
+
+async def fetch(
+    talk: Talk, positions: Mapping[TopicPartition, int], wait_s: float, *, is_committed: bool = False
+) -> dict[TopicPartition, Fetched]:
+    """Fetch partitions of one topic, only committed records if `is_committed`. Raises one of FAILURES."""
+    (topic,) = {tp.topic for tp in positions}
+    partitions = [
+        FetchPartition(partition=tp.partition, fetch_offset=offset, partition_max_bytes=MAX_BYTES)
+        for tp, offset in positions.items()
+    ]
+    request = FetchRequest(
+        max_wait_ms=int(wait_s * 1000),
+        min_bytes=1,
+        isolation_level=int(is_committed),
+        topics=[FetchTopic(topic=topic, partitions=partitions)],
+    )
+    answer = await talk.ask(request, wait_s + REQUEST_LIMIT_S)
+    check(answer.error_code)
+    fetched = {}
+    for found in answer.responses[0].partitions:
+        check(found.error_code)
+        tp = TopicPartition(topic, found.partition_index)
+        batches = parse_batches(b"".join(found.records or ()), truncated_end_ok=True)
+        passing = consumed(batches, found.aborted_transactions or ())
+        records = [(each.offset, (each.value or b"").decode()) for each in records_in(passing, positions[tp])]
+        end = batches[-1].last_offset + 1 if batches else positions[tp]
+        fetched[tp] = Fetched(records, end, found.last_stable_offset)
+    return fetched
 
 
 # --- Producers -----------------------------------------------------------------------------------------------
@@ -157,7 +230,7 @@ class Producer(Client):
     """An idempotent producer with up to IN_FLIGHT requests under way. It sends each batch until it is acknowledged."""
 
     partitions: int
-    pause_s: float  # the mean time between two bursts of batches
+    between_s: float  # the mean time between two bursts of batches
     unsent: deque[Batch] = field(factory=deque)  # and those that were sent, until they are acknowledged
     is_stopping: bool = False
     _producer_id: int = -1
@@ -167,7 +240,7 @@ class Producer(Client):
         """Produce until `is_stopping`, and until everything is acknowledged."""
         while not self.is_stopping or self.unsent:
             if not self.unsent:
-                await trio.sleep(self.chance.expovariate(1 / self.pause_s))
+                await trio.sleep(self.chance.expovariate(1 / self.between_s))
                 self._make_batches()
             try:
                 talk = await self.connect(self.chance.choice(self.brokers))
@@ -177,7 +250,7 @@ class Producer(Client):
                     await self.close(talk)
             except FAILURES as error:
                 self.history.note(self.name, f"{reason(error)}")
-                await trio.sleep(self.chance.random() * PAUSE_S)
+                await trio.sleep(self.chance.random() * self.pause_s)
 
     async def _talk(self, talk: Talk) -> None:
         """Use a connection until all batches are acknowledged and a burst is over. Raises one of FAILURES."""
@@ -189,7 +262,7 @@ class Producer(Client):
             await self._send_all(talk)
             if self.is_stopping:
                 break
-            await trio.sleep(self.chance.expovariate(1 / self.pause_s))
+            await trio.sleep(self.chance.expovariate(1 / self.between_s))
             self._make_batches()
 
     async def _send_all(self, talk: Talk) -> None:
@@ -248,9 +321,16 @@ class Member(Client):
 
     settings: GroupSettings
     is_leaving: bool = False
+    #: Processes new records and commits the offsets behind them. Returns False if they have to be read again.
+    process: Callable[[Mapping[TopicPartition, Fetched]], Awaitable[bool]] | None = None
     positions: dict[TopicPartition, int] = field(factory=dict)
     _member_id: str = ""
     _generation: int = -1
+
+    @property
+    def membership(self) -> tuple[int, str]:
+        """The member's generation or epoch, and its id, which fence its commits."""
+        return self._generation, self._member_id
 
     async def run(self) -> None:
         """Be a member until `is_leaving`."""
@@ -262,7 +342,7 @@ class Member(Client):
                 if isinstance(error, Refused):
                     self._take_refusal(error.code)
                 if not isinstance(error, Refused) or error.code is not ErrorCode.REBALANCE_IN_PROGRESS:
-                    await trio.sleep(self.chance.random() * PAUSE_S)
+                    await trio.sleep(self.chance.random() * self.pause_s)
 
     def _take_refusal(self, code: ErrorCode) -> None:
         """Forget what the coordinator has forgotten."""
@@ -339,10 +419,16 @@ class Member(Client):
         group = self.settings.group
         floors = {tp: self.history.floor(group, tp) for tp in tps}
         wanted = OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[tp.partition for tp in tps])
-        answer = await talk.ask(OffsetFetchRequest(group_id=group, topics=[wanted]))
-        check(answer.error_code)
+        request = OffsetFetchRequest(group_id=group, topics=[wanted], require_stable=True)
+        while True:
+            answer = await talk.ask(request)
+            check(answer.error_code)
+            results = answer.topics[0].partitions
+            if all(each.error_code != ErrorCode.UNSTABLE_OFFSET_COMMIT for each in results):
+                break
+            await trio.sleep(self.pause_s)
         positions = {}
-        for found in answer.topics[0].partitions:
+        for found in results:
             check(found.error_code)
             tp = TopicPartition(TOPIC, found.partition_index)
             self.history.committed(self.name, group, tp, found.committed_offset, floors[tp])
@@ -383,32 +469,17 @@ class Member(Client):
 
     async def _fetch_and_commit(self, talk: Talk, reading: Talk) -> None:
         wait_s = self.settings.heartbeat_s * (0.5 + self.chance.random() / 2)
-        partitions = [
-            FetchPartition(partition=tp.partition, fetch_offset=offset, partition_max_bytes=MAX_BYTES)
-            for tp, offset in self.positions.items()
-        ]
-        request = FetchRequest(
-            max_wait_ms=int(wait_s * 1000),
-            min_bytes=1,
-            topics=[FetchTopic(topic=TOPIC, partitions=partitions)],
-        )
-        answer = await reading.ask(request, wait_s + REQUEST_LIMIT_S)
-        check(answer.error_code)
-        moved: dict[TopicPartition, int] = {}
-        for found in answer.responses[0].partitions:
-            check(found.error_code)
-            tp = TopicPartition(TOPIC, found.partition_index)
-            batches = parse_batches(b"".join(found.records or ()), truncated_end_ok=True)
-            records = [
-                (each.offset, (each.value or b"").decode())
-                for each in records_in(batches, self.positions[tp])
-            ]
-            self.history.read(self.name, tp, records)
-            if records:
-                moved[tp] = records[-1][0] + 1
-        if moved:
-            await self._commit(talk, moved)
-            self.positions |= moved  # what could not be committed is read again
+        fetched = await fetch(reading, self.positions, wait_s)
+        for tp, found in fetched.items():
+            self.history.read(self.name, tp, found.records)
+        new = {tp: found for tp, found in fetched.items() if found.records}
+        if not new:
+            return
+        if self.process is None:
+            await self._commit(talk, {tp: found.end for tp, found in new.items()})
+        elif not await self.process(new):
+            return  # the next fetch returns the same records
+        self.positions |= {tp: found.end for tp, found in new.items()}
 
     async def _commit(self, talk: Talk, offsets: dict[TopicPartition, int]) -> None:
         group = self.settings.group
@@ -424,16 +495,18 @@ class Member(Client):
             member_id=self._member_id,
             topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=partitions)],
         )
-        # Until the answer is here, the commit may happen at any time.
-        for tp, offset in offsets.items():
-            self.history.commit(group, self._owned_since(tp), tp, offset, is_known=False)
+        self.note_commit(offsets, is_known=False)
         answer = await talk.ask(request)
         results = answer.topics[0].partitions
         acknowledged = [
             TopicPartition(TOPIC, each.partition_index) for each in results if not each.error_code
         ]
-        for tp in acknowledged:
-            self.history.commit(group, self._owned_since(tp), tp, offsets[tp], is_known=True)
+        self.note_commit({tp: offsets[tp] for tp in acknowledged}, is_known=True)
         self.history.note(self.name, f"committed {len(acknowledged)} of {len(offsets)} offsets")
         for each in results:
             check(each.error_code)
+
+    def note_commit(self, offsets: Mapping[TopicPartition, int], *, is_known: bool) -> None:
+        """Record a commit that was acknowledged, or one that is about to be sent, and may happen at any time."""
+        for tp, offset in offsets.items():
+            self.history.commit(self.settings.group, self._owned_since(tp), tp, offset, is_known=is_known)

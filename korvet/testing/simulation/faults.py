@@ -16,6 +16,8 @@ from korvet.testing.simulation.store import StoreFaults
 
 LONGEST_S = 1200.0
 LONGEST_STEP_MS = 3_600_000
+# Calls of the store and answers until a broker crashes amid them, at most.
+PASSES = 100
 
 
 @define(eq=False)
@@ -35,6 +37,7 @@ class Faults:
     def __attrs_post_init__(self) -> None:
         self._kinds = (
             self.crash,
+            self.crash_amid,
             self.restart,
             self.pause,
             self.cut_store,
@@ -79,6 +82,7 @@ class Faults:
             self.network.delays_s.pop(broker.name, None)
             self.network.heal(broker.name)
             broker.inject(StoreFaults())
+            broker.crash_amid(0)
             broker.clock.step(0)
             await self._resume(broker)
             if not broker.is_up:
@@ -92,6 +96,13 @@ class Faults:
         """Lose the broker's memory, and start it again later."""
         await self._resume(broker)
         broker.crash()
+        await trio.sleep(for_s)
+
+    async def crash_amid(self, broker: SimulatedBroker, for_s: float) -> None:
+        """Crash the broker amid what it does for a client: before or after one of its next calls to the store."""
+        crashed = broker.crashed
+        broker.crash_amid(self.chance.randint(1, PASSES))
+        await crashed.wait()
         await trio.sleep(for_s)
 
     async def restart(self, broker: SimulatedBroker, for_s: float) -> None:  # noqa: ARG002  it starts soon

@@ -9,6 +9,8 @@
 - Committed offsets do not go back, unless a commit of the same generation had an unknown outcome.
 - Workers of a queue get no record after it was accepted, none that another worker has locked, and each that was
   acknowledged (`korvet.testing.queue_history`).
+- A reader of committed records gets no value of a transaction before its client has asked to commit it; at the end,
+  transactions are whole, and in step with the offsets that they commit (`korvet.testing.transaction_history`).
 - One broker at most works under a lease, unless one of them was paused meanwhile.
 """
 
@@ -23,7 +25,9 @@ import trio
 from attrs import define, field
 
 from korvet.storage.interface import TopicPartition
+from korvet.testing import transaction_history
 from korvet.testing.queue_history import Event, Produced, Sent, anomalies
+from korvet.testing.transaction_history import Ended, Logs, Outcome, Polled
 
 # Events that a failure prints.
 LAST_EVENTS = 40
@@ -56,8 +60,10 @@ class History:
     events: int = 0
     records_read: int = 0
     queue: list[Event] = field(factory=list)  # of the workers of a queue
+    transactions: list[transaction_history.Event] = field(factory=list)
     violated: trio.Event = field(factory=trio.Event)
     violation: Violation | None = None
+    _outcomes: dict[str, Outcome] = field(factory=dict)  # of transactions
     _digest: hashlib._Hash = field(factory=hashlib.sha256)
     _values: dict[TopicPartition, dict[int, str]] = field(factory=dict)
     _places: dict[str, tuple[TopicPartition, int]] = field(factory=dict)
@@ -130,11 +136,33 @@ class History:
                 self.fail(f"{value} at {named([tp])}@{offset} is behind {producer}:{last[producer]}")
             last[producer] = int(number)
 
-    def check_queue(self, lock_s: float, limit: int) -> None:
+    def check_queue(self, topic: str, lock_s: float, limit: int) -> None:
         """Check the events of the workers of a queue, which is empty."""
-        sent = [Sent(value) for value in self._places]
-        produced = [Produced(value) for value in self.acknowledged]
+        sent = [Sent(value) for value, (tp, _) in self._places.items() if tp.topic == topic]
+        produced = [Produced(value) for value, (tp, _) in self.acknowledged.items() if tp.topic == topic]
         for line in anomalies([*sent, *produced, *self.queue], lock_s, limit):
+            self.fail(line)
+
+    def transact(self, event: transaction_history.Event) -> None:
+        """Record an event of a transactional client, or of a reader of committed records."""
+        self.transactions.append(event)
+        if isinstance(event, Ended):
+            self._outcomes[event.transaction] = event.outcome
+        elif isinstance(event, Polled):
+            transaction = event.value.partition(":")[0]
+            if self._outcomes[transaction] is Outcome.ABORTED:
+                self.fail(
+                    f"{event.reader} got {event.value}, and the commit of {transaction} was not requested"
+                )
+
+    @property
+    def committed_transactions(self) -> int:
+        """The number of transactions that were committed, as far as their clients know."""
+        return sum(outcome is Outcome.COMMITTED for outcome in self._outcomes.values())
+
+    def check_transactions(self, committed: Logs, everything: Logs, inputs: Logs) -> None:
+        """Check the events of transactional clients and of readers: see `transaction_history.anomalies`."""
+        for line in transaction_history.anomalies(self.transactions, committed, everything, inputs):
             self.fail(line)
 
     def _place(self, actor: str, tp: TopicPartition, offset: int, value: str) -> None:

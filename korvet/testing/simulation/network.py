@@ -33,6 +33,7 @@ class Direction:
     network: Network
     broker: str
     is_reset: bool = False
+    lag_s: float = 0.0  # of the segments that are sent from now on, besides other delays
     _flying: deque[tuple[float, Buffer]] = field(factory=deque)  # times of arrival; empty bytes are the end
     _size: int = 0
     _last_s: float = 0.0
@@ -54,7 +55,7 @@ class Direction:
         middle = chance.randrange(len(data)) if data and not chance.randrange(SPLIT_ONE_IN) else 0
         for part in (data[:middle], data[middle:]) if middle else (data,):
             delay_s = chance.random() * self.network.delays_s.get(self.broker, DELAY_S)
-            self._last_s = max(self._last_s, self.network.clock.current_time() + delay_s)
+            self._last_s = max(self._last_s, self.network.clock.current_time() + delay_s + self.lag_s)
             self._flying.append((self._last_s, bytes(part)))
             self._size += len(part)
         self.wake()
@@ -173,6 +174,10 @@ class MemoryStream(trio.abc.Stream):
         except OSError as error:
             raise trio.BrokenResourceError from error
 
+    def lag(self, seconds: float) -> None:
+        """Let what is sent from now on arrive that much later."""
+        self.outgoing.lag_s = seconds
+
     async def wait_send_all_might_not_block(self) -> None:
         await self.outgoing.wait_room()
 
@@ -222,6 +227,9 @@ class Network:
         stream = MemoryStream(responses, requests, closed)
         self._open[stream] = broker
         return stream
+
+    def broker_at(self, host: str, _port: int) -> str:
+        return host
 
     def cut(self, broker: str) -> None:
         """Deliver nothing to or from the broker until `heal`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import trio
 from attrs import define, field, frozen
@@ -14,7 +15,7 @@ from korvet.groups.coordinator import GroupCoordinator
 from korvet.maintenance.leases import Leases
 from korvet.share.coordinator import SHARE
 from korvet.share.document import read
-from korvet.storage.interface import Storage, TopicPartition
+from korvet.storage.interface import IsolationLevel, Storage, TopicPartition
 from korvet.storage.shares import UNKNOWN, ShareLimits, SharePartitionKey
 from korvet.testing.queue_history import Finished
 from korvet.testing.records import records_from
@@ -26,14 +27,25 @@ from korvet.testing.simulation.faults import Faults
 from korvet.testing.simulation.history import History, Violation, named
 from korvet.testing.simulation.network import MemoryTransport, Network
 from korvet.testing.simulation.store import SharedStore, StoreLink
+from korvet.testing.simulation.transactional import (
+    OUTPUT,
+    PROTOCOLS,
+    Mover,
+    Reader,
+    Transactions,
+    TransactionSettings,
+    Writer,
+)
 from korvet.testing.simulation.workers import QueueSettings, Worker
+from korvet.testing.transaction_history import Log, Partition
 
-GROUP, ASSIGNED, MIXED = "billing", "reports", "moving"
+GROUP, ASSIGNED, MIXED, INVOICING = "billing", "reports", "moving", "invoicing"
 #: The kinds of members that a group has: their leader assigns partitions, or their broker does.
 KINDS: Mapping[str, Sequence[type[Member]]] = {
     GROUP: (Member,),
     ASSIGNED: (Consumer,),
     MIXED: (Member, Consumer),
+    INVOICING: (Member, Consumer),
 }
 QUEUE = "workers"
 # The most that a broker allows: answers to slow brokers are lost.
@@ -56,8 +68,11 @@ class Setup:
     consumers: int = 3  # of a group whose broker assigns partitions (KIP-848)
     mixed: int = 2  # of a group that has members of both kinds
     workers: int = 3  # of a queue: members of a share group
+    movers: int = 2  # of a group whose members commit offsets in transactions
+    writers: int = 2  # of transactions
     partitions: int = 4
     between_produces_s: float = 600.0
+    between_transactions_s: float = 300.0
     between_faults_s: float = 400.0
     #: Between two times that a member ends, with or without leaving, and another one begins.
     between_members_s: float = 1800.0
@@ -65,6 +80,7 @@ class Setup:
     session_s: float = 900.0
     rebalance_s: float = 600.0
     lock_s: float = 600.0
+    transaction_timeout_s: float = 900.0
     lease_s: float = 300.0
     #: The time after which brokers declare another one dead.
     broker_session_s: float = 450.0
@@ -87,6 +103,7 @@ class Result:
     records: int  # acknowledged
     records_read: int
     records_finished: int  # by workers of the queue
+    transactions: int  # committed
     generations: int
 
 
@@ -149,6 +166,8 @@ class Simulation:
     producers: list[Producer] = field(factory=list)
     members: dict[Member, trio.CancelScope] = field(factory=dict)
     workers: list[Worker] = field(factory=list)
+    transactional: dict[Writer | Mover, trio.CancelScope] = field(factory=dict)
+    readers: list[Reader] = field(factory=list)
     _joined: int = 0
 
     async def run(self) -> Result:
@@ -156,7 +175,8 @@ class Simulation:
         setup = self.setup
         self.network = Network(chance_of(self.seed, "network"), self.clock, self._accept)
         self.store = SharedStore(clock=self.store_clock)
-        await self.store.create_topic(TOPIC, setup.partitions, {})
+        for topic in (TOPIC, OUTPUT):
+            await self.store.create_topic(topic, setup.partitions, {})
         makers = Makers(setup.make_link, setup.make_groups, setup.make_leases)
         self.brokers = [self._broker(number, makers) for number in range(setup.brokers)]
         faults = Faults(
@@ -179,26 +199,40 @@ class Simulation:
             finally:
                 for broker in self.brokers:
                     broker.crash()  # its connections are shielded from cancellation
-        for number in range(setup.partitions):
-            tp = TopicPartition(TOPIC, number)
-            found = await records_from(self.store, tp)
-            self.history.check_log(tp, [(each.offset, (each.value or b"").decode()) for each in found])
-        if self.workers:
-            self.history.check_queue(setup.lock_s, DELIVERY_LIMIT)
+        await self._check()
         return self._result(faults.count)
+
+    async def _check(self) -> None:
+        """Check the logs, and the events of workers and of transactional clients. Raises Violation."""
+        inputs = await self._logs(self._partitions)
+        everything = await self._logs(self._outputs)
+        for partition, log in (inputs | everything).items():
+            self.history.check_log(TopicPartition(*partition), log)
+        if self.workers:
+            self.history.check_queue(TOPIC, self.setup.lock_s, DELIVERY_LIMIT)
+        committed = await self._logs(self._outputs, IsolationLevel.READ_COMMITTED)
+        self.history.check_transactions(committed, everything, inputs if self.setup.movers else {})
+
+    async def _logs(
+        self, tps: Sequence[TopicPartition], level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> dict[Partition, Log]:
+        """Return the offsets and values of partitions."""
+        return {
+            tp: [
+                (each.offset, (each.value or b"").decode())
+                for each in await records_from(self.store, tp, isolation_level=level)
+            ]
+            for tp in tps
+        }
 
     async def _churn(self, faults: Faults, nursery: trio.Nursery) -> None:
         """Let clients and faults do their work until the time is over."""
         await self._start_workers(nursery)
         for number in range(self.setup.producers):
             producer = Producer(
-                f"producer-{number}",
-                self.network,
-                self.history,
-                chance_of(self.seed, f"producer {number}"),
-                tuple(broker.name for broker in self.brokers),
+                **self._common(f"producer-{number}"),
                 partitions=self.setup.partitions,
-                pause_s=self.setup.between_produces_s,
+                between_s=self.setup.between_produces_s,
             )
             self.producers.append(producer)
             nursery.start_soon(producer.run)
@@ -206,11 +240,14 @@ class Simulation:
         for group, size in sizes.items():
             for _ in range(size):
                 self._start_member(nursery, group)
+        self._start_transactional(nursery)
         with trio.move_on_after(self.setup.hours * 3600):
             async with trio.open_nursery() as churning:
                 churning.start_soon(faults.run, nursery)
                 if self.members:
                     churning.start_soon(self._replace_members, nursery)
+                if self.transactional:
+                    churning.start_soon(self._replace_transactional, nursery)
 
     async def _settle(self) -> None:
         """Wait until everything is read and the group is stable. Violation if that takes too long."""
@@ -218,6 +255,8 @@ class Simulation:
             producer.is_stopping = True
         for worker in self.workers:
             worker.is_stopping = True
+        for client in self.transactional:
+            client.transactions.is_stopping = True
         with trio.move_on_after(self.setup.settle_s):
             while (missing := await self._missing()) is not None:  # noqa: ASYNC110  no event comes
                 await trio.sleep(LOOK_S)
@@ -229,8 +268,11 @@ class Simulation:
         for producer in self.producers:
             if producer.unsent:
                 return f"{producer.name} has {len(producer.unsent)} batches that were not acknowledged"
-        for group in {member.settings.group: None for member in self.members}:
+        for group in {member.settings.group: None for member in self._members}:
             if (missing := await self._missing_of(group)) is not None:
+                return missing
+        for tp in self._outputs:
+            if (missing := await self._missing_in(tp)) is not None:
                 return missing
         for tp in self._partitions:
             end = (await self.store.latest(tp)).high_watermark
@@ -240,7 +282,7 @@ class Simulation:
 
     async def _missing_of(self, group: str) -> str | None:
         """Return what has to happen until a group is stable and has read everything, or None."""
-        members = [member for member in self.members if member.settings.group == group]
+        members = [member for member in self._members if member.settings.group == group]
         owned = sorted(tp for member in members for tp in member.positions)
         if owned != self._partitions:
             return f"the members of {group} own {named(owned)}"
@@ -250,7 +292,27 @@ class Simulation:
             at = committed[tp].offset if tp in committed else 0
             if at != end:
                 return f"{group} has committed {at} for {named([tp])}, which ends at {end}"
+        if pending := await self.store.unstable(group):
+            return f"{group} has offsets of an open transaction for {named(pending)}"
         return None
+
+    async def _missing_in(self, tp: TopicPartition) -> str | None:
+        """Return what has to happen until an output partition has no open transaction and is read, or None."""
+        bounds = await self.store.latest(tp)
+        if bounds.last_stable_offset != bounds.high_watermark:
+            return f"{named([tp])} has an open transaction from {bounds.last_stable_offset} on"
+        for reader in self.readers:
+            if reader.positions[tp] != bounds.high_watermark:
+                return f"{reader.name} is at {named([tp])}@{reader.positions[tp]} of {bounds.high_watermark}"
+        return None
+
+    @property
+    def _members(self) -> list[Member]:
+        return [*self.members, *(each.member for each in self.transactional if isinstance(each, Mover))]
+
+    @property
+    def _outputs(self) -> list[TopicPartition]:
+        return [TopicPartition(OUTPUT, number) for number in range(self.setup.partitions)]
 
     @property
     def _partitions(self) -> list[TopicPartition]:
@@ -311,11 +373,7 @@ class Simulation:
         """Let workers work on a queue, whose group begins with the first record."""
         settings = QueueSettings(QUEUE, self.setup.partitions, self.setup.heartbeat_s, self.setup.lock_s)
         for number in range(self.setup.workers):
-            name = f"worker-{number}"
-            brokers = tuple(broker.name for broker in self.brokers)
-            worker = Worker(
-                name, self.network, self.history, chance_of(self.seed, name), brokers, settings=settings
-            )
+            worker = Worker(**self._common(f"worker-{number}"), settings=settings)
             if not self.workers:
                 await worker.create_group()
             self.workers.append(worker)
@@ -340,26 +398,77 @@ class Simulation:
     def _start_member(self, nursery: trio.Nursery, group: str) -> None:
         """Start a member of a group, of one of its kinds."""
         self._joined += 1
-        setup = self.setup
         kind = chance_of(self.seed, f"kind {self._joined}").choice(KINDS[group])
         name = f"{kind.__name__.lower()}-{self._joined}"
-        settings = GroupSettings(
-            group,
-            setup.partitions,
-            setup.session_s,
-            setup.rebalance_s,
-            setup.heartbeat_s,
-        )
-        member = kind(
-            name,
-            self.network,
-            self.history,
-            chance_of(self.seed, name),
-            tuple(broker.name for broker in self.brokers),
-            settings=settings,
-        )
+        member = kind(**self._common(name), settings=self._group_settings(group))
         self.members[member] = scope = trio.CancelScope()
         nursery.start_soon(partial(within, scope, member.run))
+
+    def _group_settings(self, group: str) -> GroupSettings:
+        setup = self.setup
+        return GroupSettings(group, setup.partitions, setup.session_s, setup.rebalance_s, setup.heartbeat_s)
+
+    # --- Transactional clients --------------------------------------------------------------------------
+
+    def _start_transactional(self, nursery: trio.Nursery) -> None:
+        """Start writers and movers, and a reader of what they write."""
+        setup = self.setup
+        for number in range(setup.writers):
+            self._start_client(nursery, f"writer-{number}", moves=False)
+        for number in range(setup.movers):
+            self._start_client(nursery, f"mover-{number}", moves=True)
+        if self.transactional:
+            reader = Reader(**self._common("reader"), partitions=setup.partitions, wait_s=setup.heartbeat_s)
+            self.readers.append(reader)
+            nursery.start_soon(reader.run)
+
+    def _start_client(self, nursery: trio.Nursery, transactional_id: str, *, moves: bool) -> None:
+        """Start a writer, or a mover of one of its kinds. An earlier one may have the transactional id."""
+        self._joined += 1
+        common = self._common(f"{transactional_id}-{self._joined}")
+        chance = chance_of(self.seed, f"kind {self._joined}")
+        settings = TransactionSettings(
+            transactional_id,
+            self.setup.partitions,
+            chance.choice(list(PROTOCOLS)),
+            self.setup.transaction_timeout_s,
+        )
+        transactions = Transactions(**common, settings=settings)
+        client: Writer | Mover
+        if moves:
+            kind = chance.choice(KINDS[INVOICING])
+            client = Mover(transactions, kind(**common, settings=self._group_settings(INVOICING)))
+        else:
+            client = Writer(transactions, self.setup.between_transactions_s)
+        self.transactional[client] = scope = trio.CancelScope()
+        nursery.start_soon(partial(within, scope, client.run))
+
+    async def _replace_transactional(self, nursery: trio.Nursery) -> None:
+        """Start another client with a transactional id from time to time, also while the earlier one still works."""
+        chance = chance_of(self.seed, "transactional")
+        while True:
+            await trio.sleep(chance.expovariate(1 / self.setup.between_members_s))
+            client = chance.choice(list(self.transactional))
+            name = client.transactions.name
+            if chance.random() < 0.5:
+                self.history.note(name, "is replaced")
+                client.leave()
+            else:
+                self.history.note(name, "is killed")
+                self.transactional[client].cancel()
+            del self.transactional[client]
+            transactional_id = client.transactions.settings.transactional_id
+            self._start_client(nursery, transactional_id, moves=isinstance(client, Mover))
+
+    def _common(self, name: str) -> dict[str, Any]:
+        """Return what all clients have."""
+        return {
+            "name": name,
+            "network": self.network,
+            "history": self.history,
+            "chance": chance_of(self.seed, name),
+            "brokers": tuple(broker.name for broker in self.brokers),
+        }
 
     def _result(self, faults: int) -> Result:
         history = self.history
@@ -369,9 +478,10 @@ class Simulation:
             history.digest,
             history.events,
             faults,
-            len(history.acknowledged),
+            sum(tp.topic == TOPIC for tp, _ in history.acknowledged.values()),
             history.records_read,
             len({each.value for each in history.queue if isinstance(each, Finished)}),
+            history.committed_transactions,
             history.generation(GROUP),
         )
 

@@ -6,7 +6,7 @@ failed one of its producer is refused; topics are cached, so they are always ava
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from random import Random
 from typing import Any
@@ -78,7 +78,7 @@ class StoreFaults:
 
 
 # Methods with a result for each partition of one of their arguments, also if the call fails; the argument's index.
-BY_PARTITION = {"read": 0, "sizes": 0, "ack": 1}
+BY_PARTITION = {"read": 0, "sizes": 0, "ack": 1, "stage": 1, "write_markers": 0}
 # Methods that a broker answers from its memory.
 CACHED = {"topics", "topic", "topic_by_id"}
 
@@ -90,6 +90,9 @@ class StoreLink(StorageProxy):
     storage: SharedStore
     faults: StoreFaults
     chance: Random
+    #: `after_passes` is called instead of that call or answer, counted from now; never if it is 0.
+    passes_left: int = 0
+    after_passes: Callable[[], None] = lambda: None
     failed_sequences: FailedSequences = field(factory=FailedSequences)
     _order: trio.Lock = field(factory=trio.Lock)
 
@@ -160,6 +163,11 @@ class StoreLink(StorageProxy):
         await self._pass(self.faults.fails_after)
 
     async def _pass(self, failure: float) -> None:
+        if self.passes_left:
+            self.passes_left -= 1
+            if not self.passes_left:
+                self.after_passes()
+                raise KafkaStorageError("the broker ends before this")
         if self.faults.delay_s > DELAY_S or self.chance.random() < DELAYED:
             await trio.sleep(self.chance.random() * self.faults.delay_s)
         if self.faults.is_cut:

@@ -38,7 +38,6 @@ from korvet.testing.records import acquired_records
 from korvet.testing.simulation.clients import (
     FAILURES,
     MAX_BYTES,
-    PAUSE_S,
     REQUEST_LIMIT_S,
     TOPIC,
     Client,
@@ -100,7 +99,7 @@ class Worker(Client):
                 await self._be_member()
             except FAILURES as error:
                 self.history.note(self.name, reason(error))
-                await trio.sleep(self.chance.random() * PAUSE_S)
+                await trio.sleep(self.chance.random() * self.pause_s)
 
     async def create_group(self) -> None:
         """Create the group, which begins with the first record of each partition."""
@@ -122,7 +121,7 @@ class Worker(Client):
                     check(each.error_code)
             except FAILURES as error:
                 self.history.note(self.name, reason(error))
-                await trio.sleep(PAUSE_S)
+                await trio.sleep(self.pause_s)
             else:
                 return
 
