@@ -27,6 +27,7 @@ from tests.pipeline.test_run import no_other_topics, wait_until  # noqa: F401  a
         ("", ["--lake", "s3://bucket"], "a bucket without a prefix needs typed"),
         ("typed = 'lake'\n", ["--lake", "lake"], "is the location of the archives."),
         ("defaults.lagg = '1s'\n", [], "$.defaults.lagg: there is no such setting; is lag meant?"),
+        ("spark.x = '1'\n", [], "lake.toml: $.spark: 'x' is not a Spark setting"),
     ],
 )
 def test_usage_errors_are_reported_in_one_line(
