@@ -10,11 +10,12 @@ import pytest
 from deltalake import write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 
-from korvet.lake.iceberg.mirror import FOLDER, Change, Mirror
+from korvet.lake.iceberg.mirror import Change, Mirror
 from korvet.lake.iceberg.original import NotMirrored, Original
 from korvet.lake.iceberg.path_catalog import PathCatalog
 from korvet.lake.iceberg.rounds import Rounds
 from korvet.lake.location import Location
+from korvet.lake.mirrored import FOLDER
 from korvet.pipeline.decoding.decoded_files import PartWriter
 from korvet.pipeline.decoding.tables import TYPED, DecodedTable, Span
 from tests.lake.iceberg_reading import reading

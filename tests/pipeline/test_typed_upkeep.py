@@ -27,9 +27,10 @@ from korvet.cli.lake.vacuum import command as vacuum_command
 from korvet.lake.compacting import CLASS_BYTES, CLASS_RANGES
 from korvet.lake.erasing_decoded import DecodedErasure
 from korvet.lake.errors import CommitConflict, LakeError, NewerFormat
-from korvet.lake.iceberg.mirror import FOLDER, Mirror
+from korvet.lake.iceberg.mirror import Mirror
 from korvet.lake.iceberg.original import Original
 from korvet.lake.iceberg.path_catalog import PathCatalog
+from korvet.lake.mirrored import FOLDER
 from korvet.lake.schema import Int64s
 from korvet.pipeline.decoding.auditing import audit_decoded
 from korvet.pipeline.decoding.expiring import drop_before

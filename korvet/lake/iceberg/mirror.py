@@ -48,12 +48,10 @@ from korvet.lake.errors import LakeError
 from korvet.lake.files import FileRange, file_range
 from korvet.lake.iceberg.original import TYPE_ERRORS, Original, refused_types
 from korvet.lake.iceberg.table_schema import SCHEMA
+from korvet.lake.mirrored import FOLDER, MIRRORED
 
 logger = logging.getLogger(__name__)
 
-FOLDER = "_iceberg"
-#: The property, and the entry of a snapshot's summary: `<id of the Delta table>:<version>`.
-MIRRORED = "korvet.delta"
 #: The property with a hash of the Delta schema that the Iceberg table's was made of.
 SCHEMA_HASH = "korvet.schema"
 NAME_MAPPING = "schema.name-mapping.default"
