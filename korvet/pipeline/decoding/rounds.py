@@ -38,7 +38,7 @@ from korvet.pipeline.decoding.slices import (
     infer_columns_of_slice,
 )
 from korvet.pipeline.decoding.specification import Specification
-from korvet.pipeline.decoding.tables import DLQ, TYPED, DecodedTable, Part, Span
+from korvet.pipeline.decoding.tables import DLQ, TYPED, DecodedTable, Span
 
 log = logging.getLogger(__name__)
 
@@ -325,16 +325,15 @@ class Decoding:
             self.dlq = dlq.commit(plan.spans, outcome.dlq_parts)
         self.on_step("between commits")
         if plan.behind != "dlq":
-            self.typed = self._commit_typed(
-                typed, plan.spans, outcome.typed_parts, has_framed_keys=has_framed_keys
-            )
+            self.typed = self._commit_typed(typed, plan.spans, outcome, has_framed_keys=has_framed_keys)
         self.on_step("after commit")
 
     def _commit_typed(
-        self, typed: DecodedTable, spans: Sequence[Span], parts: Sequence[Part], *, has_framed_keys: bool
+        self, typed: DecodedTable, spans: Sequence[Span], outcome: Outcome, *, has_framed_keys: bool
     ) -> DecodedTable:
+        parts = outcome.typed_parts
         if not self.specification.upsert:
-            return typed.commit(spans, parts)
+            return typed.commit(spans, parts, outcome.skipped)
         merged = upserting.merge(typed, spans, parts, has_framed_keys=has_framed_keys)
         folders = {part.path.rpartition("/")[0] for part in parts}
         for folder in folders:

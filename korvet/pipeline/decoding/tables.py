@@ -2,8 +2,11 @@
 
 Each has its own decoded offsets, one `txn` action per partition, set by the commit that adds the rows:
 
-    korvet/<topic id>/<partition>         decoded offset: everything below it in the topic was decoded
-    korvet/<topic id>/<partition>/start   the offset at which it begins
+    korvet/<topic id>/<partition>            decoded offset: everything below it in the topic was decoded
+    korvet/<topic id>/<partition>/start      the offset at which it begins
+    korvet/<topic id>/<partition>/compared   from this offset on, skipped records are counted (not with upsert)
+    korvet/<topic id>/<partition>/skipped    their number: tombstones, and bad rows that are not kept
+    korvet/<topic id>/dropped                rows whose timestamps (milliseconds) are before this were dropped
 
 So the two tables need no common commit. A commit is based on the snapshot whose decoded offsets were read, and succeeds
 only if each span begins at its decoded offset. So two writers never commit the same offsets.
@@ -14,13 +17,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Self
 from urllib.parse import unquote
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from attrs import define, field, frozen
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -30,6 +36,7 @@ from korvet.lake.delta_log import DeltaLog
 from korvet.lake.erasing_decoded import PLACES
 from korvet.lake.errors import CommitConflict, NewerFormat, OutOfOrder, WrongTable
 from korvet.lake.location import Location
+from korvet.lake.schema import Int64s
 from korvet.lake.table import (
     CHECKPOINT_INTERVAL,
     COMMIT_ID,
@@ -221,6 +228,26 @@ class DecodedTable:
         ]
         return sorted(found, key=lambda file: (file.modified_ms, file.path))
 
+    def offsets(self) -> dict[int, Int64s]:
+        """Read the offsets of all rows, by partition. Files that are not there have none. Raises Unreachable."""
+        filesystem = self.location.filesystem()
+        found: dict[int, list[Int64s]] = {}
+        for file in self.files:
+            inside = [name for name in self.place if name not in file.partition_values]
+            with store_errors(self.location), suppress(FileNotFoundError):
+                rows = pq.read_table(
+                    self.absolute(file), columns=inside, filesystem=filesystem, partitioning=None
+                )
+                partitions, offsets = (
+                    rows[name].to_numpy()
+                    if name in inside
+                    else np.full(rows.num_rows, int(file.partition_values[name] or 0))
+                    for name in self.place
+                )
+                for partition in np.unique(partitions).tolist():
+                    found.setdefault(partition, []).append(offsets[partitions == partition].astype(np.int64))
+        return {partition: np.concatenate(several) for partition, several in found.items()}
+
     def reopened(self) -> Self:
         """Return the newest snapshot of the same table."""
         return type(self).open(self.location, self.kind, self.topic, self.topic_id)
@@ -235,12 +262,37 @@ class DecodedTable:
                 raise CommitConflict(f"{self.location}: {error}") from error
         return self.reopened()
 
-    def commit(self, spans: Sequence[Span], parts: Sequence[Part]) -> Self:
+    def commit(
+        self, spans: Sequence[Span], parts: Sequence[Part], skipped: Mapping[int, int] | None = None
+    ) -> Self:
         """Add files and advance the decoded offsets in one commit. Return the snapshot with this commit.
 
-        Raises OutOfOrder, CommitConflict, Unreachable. Then nothing was committed, as far as can be determined.
+        `skipped` are the numbers of records by partition that have no row; None: they are not counted. Raises
+        OutOfOrder, CommitConflict, Unreachable. Then nothing was committed, as far as can be determined.
         """
-        return self.write([part.add_action() for part in parts], commit_info(spans), self.next_numbers(spans))
+        numbers = self.next_numbers(spans)
+        if skipped is not None:
+            for span in spans:
+                name = f"{self.app_id}/{span.partition}"
+                compared, before = self.skipped(span.partition)
+                numbers[f"{name}/compared"] = span.start if compared is None else compared
+                numbers[f"{name}/skipped"] = before + skipped.get(span.partition, 0)
+        return self.write([part.add_action() for part in parts], commit_info(spans), numbers)
+
+    def skipped(self, partition: int) -> tuple[int | None, int]:
+        """Return the offset from which skipped records are counted, None if they are not, and their number."""
+        name = f"{self.app_id}/{partition}"
+        return self.transactions.get(f"{name}/compared"), self.transactions.get(f"{name}/skipped", 0)
+
+    @property
+    def dropped_ms(self) -> int:
+        """Rows whose timestamps in milliseconds are before this were dropped; 0 if none were."""
+        return self.transactions.get(self.dropped_id, 0)
+
+    @property
+    def dropped_id(self) -> str:
+        """The application id of `dropped_ms`."""
+        return f"{self.app_id}/dropped"
 
     def write(
         self,
