@@ -200,7 +200,7 @@ def mirrored_version(table: Table, original: Original) -> int | None:
     if owner != original.id:
         raise Diverged(f"{_named(table)} mirrors another table than {original.location}; {again}")
     has_columns = not original.is_archive or table.schema().as_struct() == SCHEMA.as_struct()
-    if not has_columns or table.spec().fields != original.spec.fields:
+    if not has_columns or not original.is_partitioned_as(table.spec()):
         raise Diverged(f"{_named(table)} has other columns or partitions than {original.location}; {again}")
     snapshot = table.current_snapshot()
     if snapshot is not None and (snapshot.summary is None or snapshot.summary.get(MIRRORED) != mark):
