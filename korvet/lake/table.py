@@ -26,13 +26,13 @@ from uuid import UUID, uuid4
 
 import numpy as np
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 from attrs import define, evolve, field, frozen
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from korvet.lake.actions import add_action
+from korvet.lake.column_reading import read_columns
 from korvet.lake.delta_log import DeltaLog
 from korvet.lake.errors import (
     CommitConflict,
@@ -139,6 +139,10 @@ class LakeTable:
                     raise
         return cls.open(lake, topic, topic_id)
 
+    def check(self, topic_id: UUID) -> None:
+        """Raise RecreatedTopic if the archive is not that of the topic with this id."""
+        _check(self.location, self.delta, self.topic, topic_id)
+
     # --- Contents -----------------------------------------------------------------------------------------
 
     @property
@@ -210,12 +214,7 @@ class LakeTable:
         found = [np.empty(0, np.int64)]
         with store_errors(self.location):
             for file in self.files_of(partition, start, end):
-                rows = pq.read_table(
-                    self.absolute(file),
-                    columns=["partition", "offset"],
-                    filesystem=filesystem,
-                    partitioning=None,
-                )
+                rows = read_columns(filesystem, self.absolute(file), ["partition", "offset"])
                 offsets: Int64s = rows.column("offset").to_numpy()
                 wanted = (
                     (rows.column("partition").to_numpy() == partition) & (offsets >= start) & (offsets < end)

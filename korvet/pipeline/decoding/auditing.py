@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from attrs import define, field
 
 from korvet.lake.chain import Stretch, without
+from korvet.lake.column_reading import read_columns
 from korvet.lake.errors import AbsentFile, DamagedFile
 from korvet.lake.schema import Int64s
 from korvet.lake.table import LakeTable, store_errors
@@ -76,12 +76,8 @@ def _older(archive: LakeTable, partition: int, offsets: Int64s, before_ms: int) 
     found = [np.empty(0, np.int64)]
     with store_errors(archive.location):
         for file in archive.files_of(partition, int(offsets[0]), int(offsets[-1]) + 1):
-            rows = pq.read_table(
-                archive.absolute(file),
-                columns=["partition", "offset", "timestamp_ms"],
-                filesystem=filesystem,
-                partitioning=None,
-            )
+            columns = ["partition", "offset", "timestamp_ms"]
+            rows = read_columns(filesystem, archive.absolute(file), columns)
             partitions, numbers, times = (column.to_numpy() for column in rows.columns)
             chosen = (partitions == partition) & (times < before_ms) & np.isin(numbers, offsets)
             found.append(numbers[chosen])

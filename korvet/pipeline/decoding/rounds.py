@@ -14,9 +14,9 @@ from functools import cached_property, partial
 from itertools import chain
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from attrs import define, field, frozen
 
+from korvet.lake.column_reading import read_columns
 from korvet.lake.errors import LakeError, NoTable, WrongTable
 from korvet.lake.location import Location
 from korvet.lake.table import LakeTable, store_errors
@@ -348,12 +348,7 @@ def bad_places(dlq: DecodedTable, spans: Sequence[Span]) -> frozenset[tuple[int,
     places = set()
     with store_errors(dlq.location):
         for row in pa.table(dlq.delta.get_add_actions(flatten=True)).to_pylist():
-            file = pq.read_table(
-                f"{dlq.location.path}/{row['path']}",
-                columns=["partition", "offset"],
-                filesystem=filesystem,
-                partitioning=None,
-            )
+            file = read_columns(filesystem, f"{dlq.location.path}/{row['path']}", ["partition", "offset"])
             for partition, offset in zip(*(column.to_pylist() for column in file.columns), strict=True):
                 span = bounds.get(partition)
                 if span is not None and span.start <= offset < span.end:

@@ -26,12 +26,12 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from attrs import define, field, frozen
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
+from korvet.lake.column_reading import read_columns
 from korvet.lake.delta_log import DeltaLog
 from korvet.lake.erasing_decoded import PLACES
 from korvet.lake.errors import CommitConflict, NewerFormat, OutOfOrder, WrongTable
@@ -235,9 +235,7 @@ class DecodedTable:
         for file in self.files:
             inside = [name for name in self.place if name not in file.partition_values]
             with store_errors(self.location), suppress(FileNotFoundError):
-                rows = pq.read_table(
-                    self.absolute(file), columns=inside, filesystem=filesystem, partitioning=None
-                )
+                rows = read_columns(filesystem, self.absolute(file), inside)
                 partitions, offsets = (
                     rows[name].to_numpy()
                     if name in inside
