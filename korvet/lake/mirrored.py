@@ -20,7 +20,7 @@ from deltalake.exceptions import DeltaError
 
 from korvet.lake.errors import LakeError
 from korvet.lake.snapshots import Snapshot
-from korvet.lake.table import store_errors
+from korvet.lake.store_errors import store_errors
 
 #: The folder of the Iceberg table in that of the Delta table.
 FOLDER = "_iceberg"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from korvet.lake.mirrored import shown_versions
 from korvet.lake.snapshots import Snapshot
-from korvet.lake.table import store_errors
+from korvet.lake.store_errors import store_errors
 
 VACUUMED = "VACUUM END"  # deltalake's operation, as Delta names it
 

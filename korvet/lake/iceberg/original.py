@@ -31,7 +31,8 @@ from korvet.lake.delta_log import DeltaLog
 from korvet.lake.errors import LakeError, NewerFormat, WrongTable
 from korvet.lake.iceberg.table_schema import SCHEMA, SPEC
 from korvet.lake.location import Location
-from korvet.lake.table import ARCHIVE, FORMAT_VERSION, KIND, VERSION, store_errors
+from korvet.lake.store_errors import store_errors
+from korvet.lake.table import ARCHIVE, FORMAT_VERSION, KIND, VERSION
 
 EPOCH = date(1970, 1, 1)
 FIRST_ID = 1000  # of partition fields

@@ -18,7 +18,8 @@ from korvet.lake.chain import Stretch, without
 from korvet.lake.column_reading import read_columns
 from korvet.lake.errors import AbsentFile, DamagedFile
 from korvet.lake.schema import Int64s
-from korvet.lake.table import LakeTable, store_errors
+from korvet.lake.store_errors import store_errors
+from korvet.lake.table import LakeTable
 from korvet.lake.verification import stored_otherwise
 from korvet.pipeline.archive_status import Finding
 from korvet.pipeline.decoding.joining import conformed_rows, file_schema

@@ -9,7 +9,7 @@ from deltalake.exceptions import CommitFailedError
 
 from korvet.lake.errors import CommitConflict
 from korvet.lake.replacing import refuse_deletion_vectors
-from korvet.lake.table import first_line, store_errors
+from korvet.lake.store_errors import first_line, store_errors
 from korvet.pipeline.decoding.columns import TIMESTAMP
 from korvet.pipeline.decoding.tables import DLQ, TYPED, DecodedTable
 

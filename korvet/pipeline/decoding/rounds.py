@@ -19,7 +19,8 @@ from attrs import define, field, frozen
 from korvet.lake.column_reading import read_columns
 from korvet.lake.errors import LakeError, NoTable, WrongTable
 from korvet.lake.location import Location
-from korvet.lake.table import LakeTable, store_errors
+from korvet.lake.store_errors import store_errors
+from korvet.lake.table import LakeTable
 from korvet.pipeline.decoding import schemas, upserting
 from korvet.pipeline.decoding.columns import KEY, RESERVED
 from korvet.pipeline.decoding.distributing import Distribute, Files

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Self
-from urllib.parse import unquote
 from uuid import UUID
 
 import numpy as np
@@ -37,18 +36,16 @@ from korvet.lake.erasing_decoded import PLACES
 from korvet.lake.errors import CommitConflict, NewerFormat, OutOfOrder, WrongTable
 from korvet.lake.location import Location
 from korvet.lake.schema import Int64s
+from korvet.lake.snapshots import Snapshot
+from korvet.lake.store_errors import store_errors
 from korvet.lake.table import (
     CHECKPOINT_INTERVAL,
-    COMMIT_ID,
     KIND,
     TOPIC,
     TOPIC_ID,
     VERSION,
     LakeTable,
-    committing,
-    first_line,
     refuse_other_things,
-    store_errors,
 )
 
 FORMAT_VERSION = 1
@@ -110,16 +107,10 @@ class DecodedFile:
 
 
 @define(slots=False)
-class DecodedTable:
+class DecodedTable(Snapshot):
     """One snapshot of a typed or a dlq table. It needs no closing."""
 
-    location: Location
-    kind: str
-    topic: str
-    topic_id: UUID
-    #: deltalake's handle of this snapshot; it must not be refreshed.
-    delta: DeltaTable = field(repr=False)
-    transactions: Mapping[str, int] = field(repr=False)
+    kind: str = field(kw_only=True)
 
     @classmethod
     def open(cls, location: Location, kind: str, topic: str, topic_id: UUID) -> Self:
@@ -128,7 +119,7 @@ class DecodedTable:
             delta = DeltaTable(location.url, storage_options=location.storage_options())
             check(location, delta, kind, topic, topic_id)
             transactions = DeltaLog(location).transactions(delta.version())
-        return cls(location, kind, topic, topic_id, delta, transactions)
+        return cls(location, topic, topic_id, delta, transactions, kind=kind)
 
     @classmethod
     def found(cls, location: Location) -> Self:
@@ -173,10 +164,6 @@ class DecodedTable:
                     raise
         return cls.open(location, kind, topic, topic_id)
 
-    @property
-    def app_id(self) -> str:
-        return f"korvet/{self.topic_id}"
-
     @cached_property
     def decoded_up_to(self) -> dict[int, int]:
         """The decoded offset of each partition: everything below it was decoded."""
@@ -196,10 +183,6 @@ class DecodedTable:
     @property
     def schema(self) -> pa.Schema:
         return arrow_schema(self.delta)
-
-    @property
-    def version(self) -> int:
-        return self.delta.version()
 
     @property
     def place(self) -> tuple[str, str]:
@@ -292,36 +275,6 @@ class DecodedTable:
         """The application id of `dropped_ms`."""
         return f"{self.app_id}/dropped"
 
-    def write(
-        self,
-        actions: Sequence[AddAction | RemoveAction],
-        commit_info: Mapping[str, Any],
-        transactions: Mapping[str, int],
-        *,
-        retries: int | None = None,
-    ) -> Self:
-        """Commit actions, entries of commitInfo and `txn` versions. Return the snapshot with this commit.
-
-        `retries` is how often deltalake may retry on top of other writers' commits that it considers compatible.
-        Raises CommitConflict, Unreachable. Then nothing was committed, as far as can be determined.
-        """
-        properties, commit_id = committing(commit_info, transactions, retries)
-        with store_errors(self.location):
-            try:
-                self.delta.create_write_transaction(
-                    list(actions),
-                    "append",
-                    self.delta.schema(),
-                    partition_by=self.delta.metadata().partition_columns,
-                    commit_properties=properties,
-                )
-            except CommitFailedError as error:
-                newer = self.reopened()
-                if not newer.has_commit(commit_id, self.version + 1):
-                    raise CommitConflict(f"{self.location}: {first_line(error)}") from error
-                return newer
-        return self.reopened()
-
     def append(self, parts: Sequence[Part]) -> Self:
         """Add files without advancing decoded offsets. Raises CommitConflict, Unreachable."""
         return self.commit((), parts)
@@ -341,20 +294,6 @@ class DecodedTable:
                 )
             changed[name] = span.end
         return changed
-
-    def has_commit(self, commit_id: str, first: int) -> bool:
-        """Return True if a commit from version `first` on has this id."""
-        # A commit whose response was lost looks like a conflict with itself.
-        return any(info.get(COMMIT_ID) == commit_id for _, info in self.commits(first))
-
-    def commits(self, first: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield version and commitInfo of each commit from `first` up to this snapshot that the log still has."""
-        with store_errors(self.location):
-            yield from DeltaLog(self.location).commits(first, self.version)
-
-    def absolute(self, file: DecodedFile) -> str:
-        """Return a file's path on the filesystem of `location`."""
-        return f"{self.location.path}/{unquote(file.path)}"
 
 
 def open_table(lake: Location, name: str) -> LakeTable | DecodedTable:
