@@ -341,7 +341,7 @@ class Run:
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
-        """Report the last known state in an interval during the block, so that readers see that the run works."""
+        """Report the last known state in an interval during the block, so that no report becomes old."""
         ended = threading.Event()
 
         def report() -> None:
