@@ -34,9 +34,11 @@ from conformance.part import Result, Target
 from conformance.secured_kafka import MECHANISMS, USERS, SecuredKafka, jaas, secured_kafka
 from korvet.client import LATEST, OffsetAndMetadata, open_client, security_of
 from korvet.client import TopicPartition as Partition
+from korvet.client.lake_tables import reporting_groups, reports_in
 from korvet.pipeline.session import spark_session
 from korvet.protocol.errors import GroupAuthorizationFailed, TopicAuthorizationFailed
 from korvet.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from tests.lake.iceberg_reading import reading, rows_of_iceberg
 from tests.lake.replay import rows_of
 
 TARGET = "Apache Kafka, secured"
@@ -128,6 +130,7 @@ class Checks:
         yield "all topics are archived without lag", self.archived
         yield "a user with READ on one topic archives it", self.archived_by_reader
         yield "archived and live records are queried together", self.queried
+        yield "a run keeps the tables of all topics up to date", self.kept
 
     # --- Connecting ---------------------------------------------------------------------------------------
 
@@ -339,6 +342,41 @@ class Checks:
         )
 
         expect([{"n": 1001, "d": 1001}], [json.loads(line) for line in result.stdout.splitlines()])
+
+    def kept(self) -> None:
+        """Archive, decode and mirror all topics; read the tables, and the report that the run has committed."""
+        self.create("events", partitions=3)
+        objects = [(f'{{"id": {number}}}',) for number in range(1000)]
+        self.save(self.spark.createDataFrame(objects, "value string"), "events")
+        login, file = self.properties("alice", "SCRAM-SHA-256"), self.folder / "lake.toml"
+        policies = "[topics.'(orders|paid|state)']\n[topics.events]\ndecode = 'json'\n"
+        file.write_text(f"lake = '{self.folder}/kept'\ngroup = 'kept'\ndefaults.iceberg = true\n{policies}")
+        for _ in range(2):
+            result = self.korvet("lake", "run", "--config", str(file), "--once", "--json", login)
+            found = [
+                (each["topic"], each["state"], each["lag_offsets"]) for each in json.loads(result.stdout)
+            ]
+            expect([(name, "current", 0) for name in ("events", "orders", "paid", "state")], found)
+            expect(0, result.returncode)
+        for topic, *_ in found:
+            rows = rows_of(self.folder / "kept" / topic)
+            expect(rows, rows_of_iceberg(str(self.folder / "kept" / topic / "_iceberg")))
+            committed = self.read(topic, **{"kafka.isolation.level": "read_committed"})
+            expect(
+                sorted((row.partition, row.offset, as_bytes(row.value)) for row in committed.collect()),
+                sorted((row.partition, row.offset, row.value) for row in rows),
+            )
+        ids = reading(
+            str(self.folder / "kept-typed" / "events" / "_iceberg"), "select id from {table} order by id"
+        )
+        expect([(number,) for number in range(1000)], ids)
+
+        async def reported() -> set[str]:
+            security = security_of(self.kafka.login("alice", "SCRAM-SHA-256"))
+            async with open_client(self.kafka.at("SASL_SSL"), security=security) as client:
+                return {topic for group in await reporting_groups(client) for topic in reports_in(group)}
+
+        expect({topic for topic, *_ in found}, trio.run(reported))
 
     # --- What they need -----------------------------------------------------------------------------------
 

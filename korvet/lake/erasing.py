@@ -32,7 +32,8 @@ from korvet.lake.range_checksums import REPLACED, without_records
 from korvet.lake.replacing import refuse_deletion_vectors, replace
 from korvet.lake.retrying import retried
 from korvet.lake.schema import Int64s
-from korvet.lake.table import LakeTable, store_errors
+from korvet.lake.store_errors import store_errors
+from korvet.lake.table import LakeTable
 from korvet.lake.table_files import TableFile
 
 # Bytes of rewritten input files after which to commit.

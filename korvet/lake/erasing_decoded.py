@@ -20,7 +20,8 @@ from korvet.lake.location import Location
 from korvet.lake.parallel import results
 from korvet.lake.replacing import refuse_deletion_vectors
 from korvet.lake.schema import Int64s
-from korvet.lake.table import KIND, TOPIC, first_line, store_errors
+from korvet.lake.store_errors import first_line, store_errors
+from korvet.lake.table import KIND, TOPIC
 
 # By kind of table, the columns with a row's partition and offset in the topic.
 PLACES = {"typed": ("_partition", "_offset"), "dlq": ("partition", "offset")}

@@ -15,7 +15,8 @@ from korvet.lake.files import ERASED, erased_offsets
 from korvet.lake.retrying import Retries, retried
 from korvet.lake.schema import FILE_SCHEMA, Int64s
 from korvet.lake.snapshots import File, Snapshot
-from korvet.lake.table import LakeTable, first_line
+from korvet.lake.store_errors import first_line
+from korvet.lake.table import LakeTable
 from korvet.lake.table_files import TableFile
 
 

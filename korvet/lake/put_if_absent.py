@@ -18,7 +18,7 @@ from deltalake.exceptions import CommitFailedError
 from korvet.lake.errors import UnsafeStore
 from korvet.lake.location import Location
 from korvet.lake.retrying import retried
-from korvet.lake.table import store_errors
+from korvet.lake.store_errors import store_errors
 
 SCHEMA = pa.schema([("probe", pa.int64())])
 # Of four writers, a store that ignores the header accepts three or four, nearly always in the first round.

@@ -1,14 +1,28 @@
-"""The parts of a table's snapshot that upkeep needs, of archives as of tables that were decoded from them."""
+"""Snapshots of korvet's Delta tables: of archives, and of tables that were decoded from them.
+
+A snapshot never changes. A commit targets the version after it, and is refused if another writer took this version.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, Self
+from urllib.parse import unquote
+from uuid import UUID, uuid4
 
-from deltalake import DeltaTable
+from attrs import define, field
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
+from korvet.lake.delta_log import DeltaLog
+from korvet.lake.errors import CommitConflict
 from korvet.lake.location import Location
+from korvet.lake.store_errors import first_line, store_errors
+
+# The key of a commit's own id in commitInfo.
+COMMIT_ID = "korvet.commit"
 
 
 class File(Protocol):
@@ -16,33 +30,57 @@ class File(Protocol):
 
     @property
     def path(self) -> str:
-        """The path in the log, relative to the table."""
+        """The path in the log, relative to the table, percent-encoded."""
 
     @property
     def size(self) -> int:
         """The size in bytes."""
 
 
-class Snapshot(Protocol):
-    """One version of a table."""
+@define(slots=False)
+class Snapshot:
+    """One version of a table. It needs no closing."""
+
+    location: Location  # of the table itself
+    topic: str
+    topic_id: UUID
+    #: deltalake's handle of this version, for features that this class lacks. It must not be refreshed.
+    delta: DeltaTable = field(repr=False)
+    #: The latest version of each application id.
+    transactions: Mapping[str, int] = field(repr=False)
+    version: int = field(init=False)
+
+    @version.default
+    def _version_of_the_handle(self) -> int:
+        return self.delta.version()
 
     @property
-    def location(self) -> Location: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def delta(self) -> DeltaTable: ...
-    @property
-    def files(self) -> Sequence[File]: ...
+    def app_id(self) -> str:
+        """The prefix of the application ids of the table's `txn` actions."""
+        return f"korvet/{self.topic_id}"
 
-    def absolute(self, file: Any) -> str:
-        """Return a file's path on the filesystem of `location`."""
+    @property
+    @abstractmethod
+    def files(self) -> Sequence[File]:
+        """The files of this version."""
 
+    @abstractmethod
     def reopened(self) -> Self:
         """Return the newest snapshot of the same table."""
 
+    def absolute(self, file: Any) -> str:
+        """Return a file's path on the filesystem of `location`."""
+        return f"{self.location.path}/{unquote(file.path)}"
+
     def commits(self, first: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield version and commitInfo of each commit from `first` on that the log still has."""
+        """Yield version and commitInfo of each commit from `first` up to this version that the log still has."""
+        with store_errors(self.location):
+            yield from DeltaLog(self.location).commits(first, self.version)
+
+    def has_commit(self, commit_id: str, first: int) -> bool:
+        """Return True if a commit from version `first` on has this id."""
+        # A commit whose response was lost looks like a conflict with itself.
+        return any(info.get(COMMIT_ID) == commit_id for _, info in self.commits(first))
 
     def write(
         self,
@@ -52,4 +90,37 @@ class Snapshot(Protocol):
         *,
         retries: int | None = None,
     ) -> Self:
-        """Commit, and return the snapshot with this commit. Raises CommitConflict and Unreachable."""
+        """Commit actions, entries of commitInfo and `txn` versions. Return the snapshot with this commit.
+
+        `retries` is how often deltalake may retry on top of other writers' commits that it considers compatible.
+        Raises CommitConflict, Unreachable. Then nothing was committed, as far as can be determined.
+        """
+        properties, commit_id = committing(commit_info, transactions, retries)
+        with store_errors(self.location):
+            try:
+                self.delta.create_write_transaction(
+                    list(actions),
+                    "append",
+                    self.delta.schema(),
+                    partition_by=self.delta.metadata().partition_columns,
+                    commit_properties=properties,
+                )
+            except CommitFailedError as error:
+                newer = self.reopened()
+                if not newer.has_commit(commit_id, self.version + 1):
+                    raise CommitConflict(f"{self.location}: {first_line(error)}") from error
+                return newer
+        return self.reopened()
+
+
+def committing(
+    commit_info: Mapping[str, Any], transactions: Mapping[str, int], retries: int | None
+) -> tuple[CommitProperties, str]:
+    """Return the properties of a commit, and the commit id in them."""
+    commit_id = uuid4().hex
+    properties = CommitProperties(
+        custom_metadata={COMMIT_ID: commit_id, **commit_info},
+        max_commit_retries=retries,
+        app_transactions=[Transaction(name, number) for name, number in transactions.items()],
+    )
+    return properties, commit_id

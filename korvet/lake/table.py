@@ -17,43 +17,33 @@ The table's properties name its topic: korvet.kind, korvet.topic, korvet.topic.i
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import numpy as np
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
-from attrs import define, evolve, field, frozen
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
+from attrs import define, evolve, frozen
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from korvet.lake.actions import add_action
+from korvet.lake.column_reading import read_columns
 from korvet.lake.delta_log import DeltaLog
-from korvet.lake.errors import (
-    CommitConflict,
-    NewerFormat,
-    NoTable,
-    OutOfOrder,
-    RecreatedTopic,
-    Unreachable,
-    WrongTable,
-)
-from korvet.lake.files import ArchivedRange, DataFile
+from korvet.lake.errors import NewerFormat, NoTable, OutOfOrder, RecreatedTopic, WrongTable
+from korvet.lake.files import ArchivedRange
 from korvet.lake.location import Location
 from korvet.lake.range_checksums import GAPS, RANGES, SKIPPED, RangeChecksum, Ranges, range_checksums_of
 from korvet.lake.schema import ARCHIVE_SCHEMA, Int64s
+from korvet.lake.snapshots import Snapshot
+from korvet.lake.store_errors import store_errors
 from korvet.lake.table_files import FileIndex, TableFile, files_in
 
 FORMAT_VERSION = 1
 ARCHIVE = "archive"
 KIND, TOPIC, TOPIC_ID, VERSION = "korvet.kind", "korvet.topic", "korvet.topic.id", "korvet.format.version"
-# The key of a commit's own id in commitInfo.
-COMMIT_ID = "korvet.commit"
 # Opening reads the log from the last checkpoint on, one request per commit. deltalake's default of 100 is slow.
 CHECKPOINT_INTERVAL = "20"
 
@@ -68,17 +58,8 @@ class Gap:
 
 
 @define(slots=False)
-class LakeTable:
+class LakeTable(Snapshot):
     """One snapshot of a topic's archive, made by `open` or `open_or_create`. It needs no closing."""
-
-    location: Location  # of the table itself
-    topic: str
-    topic_id: UUID
-    version: int
-    #: deltalake's handle of this snapshot, for features that this class lacks. It must not be refreshed.
-    delta: DeltaTable = field(repr=False)
-    #: The latest version of each application id.
-    transactions: Mapping[str, int] = field(repr=False)
 
     # --- Opening ------------------------------------------------------------------------------------------
 
@@ -101,7 +82,7 @@ class LakeTable:
                     return previous
                 known = (previous.version, previous.transactions)
             transactions = DeltaLog(location).transactions(delta.version(), since=known)
-        return cls(location, topic, found_id, delta.version(), delta, transactions)
+        return cls(location, topic, found_id, delta, transactions)
 
     @classmethod
     def open_or_create(cls, lake: Location, topic: str, topic_id: UUID) -> Self:
@@ -139,12 +120,11 @@ class LakeTable:
                     raise
         return cls.open(lake, topic, topic_id)
 
-    # --- Contents -----------------------------------------------------------------------------------------
+    def check(self, topic_id: UUID) -> None:
+        """Raise RecreatedTopic if the archive is not that of the topic with this id."""
+        _check(self.location, self.delta, self.topic, topic_id)
 
-    @property
-    def app_id(self) -> str:
-        """The prefix of the application ids of the table's `txn` actions."""
-        return f"korvet/{self.topic_id}"
+    # --- Contents -----------------------------------------------------------------------------------------
 
     @cached_property
     def archived_up_to(self) -> dict[int, int]:
@@ -210,27 +190,13 @@ class LakeTable:
         found = [np.empty(0, np.int64)]
         with store_errors(self.location):
             for file in self.files_of(partition, start, end):
-                rows = pq.read_table(
-                    self.absolute(file),
-                    columns=["partition", "offset"],
-                    filesystem=filesystem,
-                    partitioning=None,
-                )
+                rows = read_columns(filesystem, self.absolute(file), ["partition", "offset"])
                 offsets: Int64s = rows.column("offset").to_numpy()
                 wanted = (
                     (rows.column("partition").to_numpy() == partition) & (offsets >= start) & (offsets < end)
                 )
                 found.append(offsets[wanted])
         return np.unique(np.concatenate(found))
-
-    def absolute(self, file: TableFile | DataFile) -> str:
-        """Return a file's path on the filesystem of `location`."""
-        return f"{self.location.path}/{file.path}"
-
-    def commits(self, first: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield version and commitInfo of each commit from `first` up to this snapshot that the log still has."""
-        with store_errors(self.location):
-            yield from DeltaLog(self.location).commits(first, self.version)
 
     # --- Committing ---------------------------------------------------------------------------------------
 
@@ -262,27 +228,8 @@ class LakeTable:
         *,
         retries: int | None = None,
     ) -> Self:
-        """Commit actions, `txn` versions and entries of commitInfo. Return the snapshot with this commit.
-
-        `retries` is how often deltalake may retry on top of other writers' commits that it considers compatible.
-        Raises CommitConflict if another writer committed first, and Unreachable.
-        """
-        properties, commit_id = committing(commit_info, transactions, retries)
-        with store_errors(self.location):
-            try:
-                self.delta.create_write_transaction(
-                    list(actions),
-                    "append",
-                    self.delta.schema(),
-                    partition_by=["date"],
-                    commit_properties=properties,
-                )
-            except CommitFailedError as error:
-                newer = self.reopened()
-                if not newer.has_commit(commit_id, self.version + 1):
-                    raise CommitConflict(f"{self.location}: {first_line(error)}") from error
-                return newer
-        newer = self.reopened()
+        """Commit as `Snapshot` does, and flush the commits to disk if the table is local."""
+        newer = super().write(actions, commit_info, transactions, retries=retries)
         DeltaLog(self.location).sync(self.version + 1, newer.version)
         return newer
 
@@ -290,11 +237,6 @@ class LakeTable:
         """Return the newest snapshot of the same table."""
         lake = evolve(self.location, url=self.location.url.rpartition("/")[0])
         return type(self).open(lake, self.topic, self.topic_id, previous=self)
-
-    def has_commit(self, commit_id: str, first: int) -> bool:
-        """Return True if a commit from version `first` on has this id."""
-        # A commit whose response was lost looks like a conflict with itself.
-        return any(info.get(COMMIT_ID) == commit_id for _, info in self.commits(first))
 
     def _next_transactions(self, ranges: Iterable[ArchivedRange], gaps: Iterable[Gap]) -> dict[str, int]:
         """Return the `txn` versions to set in a commit of these ranges and gaps. Raises OutOfOrder."""
@@ -318,21 +260,6 @@ class LakeTable:
             elif item.files:
                 changed[f"{name}/covered"] = item.end
         return changed
-
-
-@contextmanager
-def store_errors(location: Location) -> Iterator[None]:
-    """Convert errors of deltalake and pyarrow to LakeErrors, with a message of one line that names the location."""
-    try:
-        yield
-    except TableNotFoundError:
-        raise NoTable(f"There is no Delta table at {location}.") from None
-    except DeltaProtocolError as error:
-        raise NewerFormat(f"{location}: {first_line(error)}") from error
-    except (OSError, DeltaError) as error:
-        if "Unsupported" in str(error):  # the table requires a reader feature that deltalake lacks
-            raise NewerFormat(f"{location}: {first_line(error)}") from error
-        raise Unreachable(f"{location}: {first_line(error)}") from error
 
 
 def refuse_other_things(location: Location) -> None:
@@ -372,28 +299,3 @@ def _check(location: Location, delta: DeltaTable, topic: str, topic_id: UUID | N
             "or move the old table away. korvet lake query --archived reads the old table alone."
         )
     return found_id
-
-
-def committing(
-    commit_info: Mapping[str, Any], transactions: Mapping[str, int], retries: int | None
-) -> tuple[CommitProperties, str]:
-    """Return the properties of a commit, and the commit id in them."""
-    commit_id = uuid4().hex
-    properties = CommitProperties(
-        custom_metadata={COMMIT_ID: commit_id, **commit_info},
-        max_commit_retries=retries,
-        app_transactions=[Transaction(name, number) for name, number in transactions.items()],
-    )
-    return properties, commit_id
-
-
-def first_line(error: Exception) -> str:
-    """Return the error message in one line; deltalake's errors with the innermost cause."""
-    text = str(error).strip()
-    cause = re.split(r"\n\s*(?:\x1b\[\d+m)*\u21b3", text)[-1] if "\u21b3" in text else ""
-    answer = re.search(r"<Code>([^<]*)</Code>(?:<Message>([^<]*)</Message>)?", cause)
-    if answer is not None:
-        cause = ": ".join(filter(None, answer.groups()))
-    cause = " ".join(re.sub(r"\x1b\[\d+m", "", cause).split())
-    first = text.partition("\n")[0].rstrip(".")
-    return f"{first}: {cause.rstrip('.')}." if cause else f"{first}."

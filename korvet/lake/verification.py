@@ -25,7 +25,8 @@ from korvet.lake.remote_rows import Bounds, bounds_of_group
 from korvet.lake.retrying import retried
 from korvet.lake.schema import Int64s, date_text, days
 from korvet.lake.snapshots import File, Snapshot
-from korvet.lake.table import LakeTable, store_errors
+from korvet.lake.store_errors import store_errors
+from korvet.lake.table import LakeTable
 from korvet.lake.table_files import INT64_MIN, TableFile
 
 F = TypeVar("F", bound=File)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pyarrow.fs as pafs
 from attrs import frozen
 from deltalake import DeltaTable
 
-from korvet.client import EARLIEST, LATEST, Client, TopicPartition
+from korvet.client import EARLIEST, LATEST, Client, Topic, TopicPartition
 from korvet.client.isolation import READ_COMMITTED
 from korvet.lake.chain import Stretch, missing_stretches, without
 from korvet.lake.compacting import held_ranges
@@ -18,7 +18,8 @@ from korvet.lake.erasing import erased_places
 from korvet.lake.errors import LakeError, RecreatedTopic, WrongTable
 from korvet.lake.location import Location
 from korvet.lake.retrying import retried
-from korvet.lake.table import LakeTable, store_errors
+from korvet.lake.store_errors import store_errors
+from korvet.lake.table import LakeTable
 from korvet.lake.verification import absent, wrongs
 from korvet.pipeline.archive_plan import Wanted, bounds_of
 from korvet.pipeline.counting import is_dense
@@ -89,7 +90,7 @@ async def status(
     topics = await client.topics()
     tables = {name for name in tables_in(lake) if wanted is None or name in topics}
     chosen = tables if wanted is None else {topic.name for topic in wanted.chosen(topics)[0]}
-    fetcher = Fetcher(client, READ_COMMITTED)
+    fetcher = Fetcher(client, READ_COMMITTED, dict(topics))
     rows: list[PartitionStatus] = []
     failures: dict[str, str] = {}
     for name in sorted(chosen):
@@ -220,14 +221,14 @@ def _miscounted(table: LakeTable, partition: int) -> list[Finding]:
     return findings
 
 
-async def audit_hot(client: Client, table: LakeTable, partitions: Iterable[int]) -> list[Finding]:
+async def audit_hot(client: Client, table: LakeTable, topic: Topic) -> list[Finding]:
     """Compare the archived offsets that the broker still has with the table, and find those that only one has.
 
     Reads all these offsets from both. Raises KafkaError.
     """
     findings = []
-    fetcher = Fetcher(client, READ_COMMITTED)
-    tps = [TopicPartition(table.topic, partition) for partition in partitions]
+    fetcher = Fetcher(client, READ_COMMITTED, {topic.name: topic})
+    tps = [TopicPartition(topic.name, each.partition) for each in topic.partitions]
     starts = await client.list_offsets(dict.fromkeys(tps, EARLIEST))
     ends = await client.list_offsets(dict.fromkeys(tps, LATEST), isolation_level=READ_COMMITTED)
     for tp in tps:
@@ -292,16 +293,15 @@ async def audit(
     sound: dict[str, int] = {}
     findings: list[Finding] = []
     failures: dict[str, str] = {}
+    known = {} if client is None else await client.topics()
     for topic in topics:
         try:
             table = retried(partial(LakeTable.open, lake, topic))
             findings += audit_table(table, checksums=checksums, on_progress=on_progress)
             if client is not None:
-                described = await client.topic(topic)
-                LakeTable.open(lake, topic, described.topic_id, previous=table)
-                findings += await audit_hot(
-                    client, table, [partition.partition for partition in described.partitions]
-                )
+                described = known.get(topic) or await client.topic(topic)
+                table.check(described.topic_id)
+                findings += await audit_hot(client, table, described)
             sound[topic] = sum(
                 number - (table.start(partition) or 0) for partition, number in table.archived_up_to.items()
             )

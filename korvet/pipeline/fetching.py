@@ -54,7 +54,8 @@ class Fetcher:
 
     client: Client
     isolation_level: int
-    _topics: dict[str, Topic] = field(factory=dict, init=False)
+    #: The topics that are known, by name.
+    _topics: dict[str, Topic] = field(factory=dict)
 
     async def fetch(
         self, tp: TopicPartition, offset: int, *, max_bytes: int, max_wait_ms: int = MAX_WAIT_MS

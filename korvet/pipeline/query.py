@@ -26,7 +26,8 @@ from korvet.lake.errors import LakeError, NoTable
 from korvet.lake.file_reading import checked
 from korvet.lake.location import Location
 from korvet.lake.schema import FILE_SCHEMA, FIRST_MS, LAST_MS
-from korvet.lake.table import LakeTable, store_errors
+from korvet.lake.store_errors import store_errors
+from korvet.lake.table import LakeTable
 from korvet.pipeline.archive_status import archives_in, tables_in
 from korvet.pipeline.cluster import Connecting
 from korvet.protocol.errors import UnknownTopicOrPartition

@@ -91,7 +91,8 @@ def read_tables(location: Any) -> list[Table]:
 
 def read_table(location: Any, name: str) -> Table:
     """Return one table. Raises LakeError."""
-    from korvet.lake.table import LakeTable, store_errors  # noqa: PLC0415
+    from korvet.lake.store_errors import store_errors  # noqa: PLC0415
+    from korvet.lake.table import LakeTable  # noqa: PLC0415
 
     opened = LakeTable.open(location, name)
     with store_errors(location):

@@ -1,6 +1,7 @@
 """moto as an S3 store in a separate process, because deltalake holds the interpreter lock in some requests.
 
 `python -m tests.lake.s3` honours If-None-Match; with `--ignore-conditions` it ignores the header.
+`--fails PATTERN` refuses the first request of each kind that matches, `--refuses PATTERN` all that match.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ def options(port: int) -> dict[str, str]:
 
 
 @contextmanager
-def s3_store(*, conditional: bool, fails: str = "") -> Iterator[dict[str, str]]:
+def s3_store(*, conditional: bool, fails: str = "", refuses: str = "") -> Iterator[dict[str, str]]:
     """Run a store with the bucket `lake`, and yield the options for it.
 
-    The store refuses the first request of each "METHOD KEY" that matches the regular expression `fails`.
+    The store refuses the first request of each "METHOD KEY" that matches the regular expression `fails`, and each
+    request that matches `refuses`.
     """
     command = [sys.executable, "-m", "tests.lake.s3", *([] if conditional else ["--ignore-conditions"])]
     command += ["--fails", fails] if fails else []
+    command += ["--refuses", refuses] if refuses else []
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     try:
@@ -44,10 +47,10 @@ def s3_store(*, conditional: bool, fails: str = "") -> Iterator[dict[str, str]]:
         process.stdout.close()
 
 
-REFUSAL = b"<Error><Code>AccessDenied</Code><Message>for once</Message></Error>"
+REFUSAL = b"<Error><Code>AccessDenied</Code><Message>no rights</Message></Error>"
 
 
-def serve(*, conditional: bool, fails: str) -> None:
+def serve(*, conditional: bool, fails: str, refuses: str) -> None:
     import boto3  # noqa: PLC0415
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app  # noqa: PLC0415  only this process needs it
     from werkzeug.serving import make_server  # noqa: PLC0415
@@ -62,7 +65,8 @@ def serve(*, conditional: bool, fails: str) -> None:
         if not conditional:
             environment.pop("HTTP_IF_NONE_MATCH", None)
         request = f"{environment['REQUEST_METHOD']} {re.sub(r'probe-[0-9a-f]+', 'probe-', environment['PATH_INFO'])}"
-        if fails and re.search(fails, request) and request not in refused:
+        fails_once = fails and re.search(fails, request) and request not in refused
+        if fails_once or (refuses and re.search(refuses, request)):
             refused.add(request)
             start_response("403 Forbidden", [("Content-Type", "application/xml")])
             return [REFUSAL]
@@ -85,5 +89,8 @@ def serve(*, conditional: bool, fails: str) -> None:
 
 
 if __name__ == "__main__":
-    pattern = sys.argv[sys.argv.index("--fails") + 1] if "--fails" in sys.argv else ""
-    serve(conditional="--ignore-conditions" not in sys.argv, fails=pattern)
+    patterns = {
+        name: sys.argv[sys.argv.index(f"--{name}") + 1] if f"--{name}" in sys.argv else ""
+        for name in ("fails", "refuses")
+    }
+    serve(conditional="--ignore-conditions" not in sys.argv, **patterns)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,14 +24,16 @@ from korvet.lake.compacting import Compaction
 from korvet.lake.erasing import Erasure, key_set
 from korvet.lake.errors import InvalidLocation
 from korvet.lake.iceberg.catalogs import NoCatalogue, open_catalogue
-from korvet.lake.iceberg.mirror import FOLDER, CatalogueRefused, Change, Diverged, Mirror, live_files
+from korvet.lake.iceberg.mirror import CatalogueRefused, Change, Diverged, Mirror, live_files
 from korvet.lake.iceberg.original import Original
 from korvet.lake.iceberg.path_catalog import PathCatalog
 from korvet.lake.iceberg.rounds import Rounds
 from korvet.lake.iceberg.upkeep import KEPT, SLACK, expire, remove_orphans
 from korvet.lake.location import Location
+from korvet.lake.mirrored import FOLDER, MirrorUnknown, shown_versions
 from korvet.lake.retention import drop_before
 from korvet.lake.table import LakeTable
+from korvet.lake.vacuuming import vacuum
 from tests.lake.iceberg_reading import rows_of_iceberg
 from tests.lake.replay import rows_of
 from tests.lake.s3 import s3_store
@@ -116,6 +120,63 @@ def test_each_change_of_an_archive_is_mirrored(open_mirror: Callable[[], Mirror]
     check(mirror, archive)
 
     assert ["append"] * 3 + ["replace", "append", "overwrite", "delete"] == operations(mirror)
+
+
+def test_vacuum_keeps_the_files_that_the_iceberg_table_shows(
+    open_mirror: Callable[[], Mirror], archive: LakeTable
+) -> None:
+    mirror = open_mirror()
+    archive = grown(archive, 3)
+    mirror.update(original(archive))
+    shown = rows_of(Path(archive.location.path))
+    Compaction(archive, 10**8).run()
+    archive = grown(archive.reopened())
+
+    assert [] == vacuum(archive, 0)
+
+    assert shown == rows_of_iceberg(mirror.table(TOPIC).metadata_location)
+    for _ in range(2):
+        archive = grown(archive)
+        mirror.update(original(archive))
+    now_ms = time.time() * 1000
+    newest = archive.version
+    assert [3, newest - 1, newest] == shown_versions(archive, now_ms)  # a reader may have an earlier snapshot
+    # The catalogue may have refused the newest one.
+    assert [newest - 1, newest] == shown_versions(archive, now_ms + DAY_MS)
+
+
+def test_vacuum_removes_nothing_if_the_iceberg_table_shows_a_version_that_the_log_lacks(
+    open_mirror: Callable[[], Mirror], archive: LakeTable
+) -> None:
+    archive = grown(archive, 3)
+    open_mirror().update(original(archive))
+    archive = grown(archive)
+    (Path(archive.location.path) / "_delta_log" / f"{3:020d}.json").unlink()
+
+    with pytest.raises(MirrorUnknown, match="the log has no version 3, which the Iceberg table shows"):
+        shown_versions(archive, time.time() * 1000)
+
+
+def test_vacuum_removes_nothing_without_the_metadata_of_the_iceberg_table(archive: LakeTable) -> None:
+    folder = Path(archive.location.path) / FOLDER / "metadata"
+    folder.mkdir(parents=True)
+    (folder / "snap-1.avro").touch()
+
+    with pytest.raises(MirrorUnknown, match="_iceberg has no metadata of an Iceberg table"):
+        vacuum(archive, 0)
+
+
+def test_vacuum_does_not_look_at_a_mirror_of_another_table(
+    open_mirror: Callable[[], Mirror], archive: LakeTable
+) -> None:
+    open_mirror().update(original(grown(archive)))
+    path = Path(archive.location.path)
+    (path / FOLDER).rename(path.parent / FOLDER)
+    shutil.rmtree(path)
+    again = LakeTable.open_or_create(Location.parse(str(path.parent)), TOPIC, TOPIC_ID)
+    (path.parent / FOLDER).rename(path / FOLDER)
+
+    assert [] == shown_versions(again, time.time() * 1000)
 
 
 def test_mirror_that_is_in_step_commits_nothing(

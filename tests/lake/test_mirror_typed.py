@@ -1,20 +1,24 @@
-"""Iceberg tables of typed tables: columns that are added, merged rows, files that have no partition column."""
+"""Iceberg tables of typed tables: columns that are added, merged rows, partition columns that files lack."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions import IsNull
 
-from korvet.lake.iceberg.mirror import FOLDER, Change, Mirror
-from korvet.lake.iceberg.original import NotMirrored, Original
+from korvet.lake.iceberg.mirror import Change, Mirror
+from korvet.lake.iceberg.original import Original
 from korvet.lake.iceberg.path_catalog import PathCatalog
 from korvet.lake.iceberg.rounds import Rounds
 from korvet.lake.location import Location
+from korvet.lake.mirrored import FOLDER
 from korvet.pipeline.decoding.decoded_files import PartWriter
 from korvet.pipeline.decoding.tables import TYPED, DecodedTable, Span
 from tests.lake.iceberg_reading import reading
@@ -41,7 +45,8 @@ def grown(table: DecodedTable, **values: object) -> DecodedTable:
     offset = table.decoded_up_to.get(0, 0)
     row = {"_partition": 0, "_offset": offset, **values}
     rows = pa.Table.from_pylist([row], schema=table.schema)
-    with PartWriter(table.location, statistics=("_partition", "_offset")) as writer:
+    partition_by = tuple(table.delta.metadata().partition_columns)
+    with PartWriter(table.location, partition_by, statistics=("_partition", "_offset")) as writer:
         writer.write(rows)
     return table.commit([Span(0, offset, offset + 1)], writer.parts)
 
@@ -98,11 +103,37 @@ def test_merged_rows_are_an_overwrite(tmp_path: Path) -> None:
     assert "overwrite" == snapshot.summary.operation.value
 
 
-def test_partitioned_typed_table_is_refused(tmp_path: Path) -> None:
-    typed(tmp_path, partition_by=("item",))
+VALUES: dict[str, list[Any]] = {
+    "item": ["a b/c=%", "nut", None],
+    "day": [date(2026, 1, 31), date(1969, 12, 31), None],
+    "price": [Decimal("1.50"), Decimal("-2.00"), None],
+    "at": [datetime(2026, 1, 31, 12, tzinfo=UTC), datetime(1969, 12, 31, tzinfo=UTC), None],
+    "is_paid": [True, False, None],
+    "count": [7, -7, None],
+}
 
-    with pytest.raises(NotMirrored, match="is partitioned by item, which its files do not contain"):
-        Original.open(lake(tmp_path), TOPIC)
+
+@pytest.mark.parametrize("columns", [*((name,) for name in VALUES), ("day", "item")], ids="-".join)
+def test_readers_have_partition_columns_that_files_lack_and_skip_files_by_them(
+    tmp_path: Path, columns: tuple[str, ...]
+) -> None:
+    more = {"day": pa.date32(), "is_paid": pa.bool_(), "count": pa.int64()}
+    schema = pa.schema([*COLUMNS, *(pa.field(name, kind) for name, kind in more.items())])
+    table = typed(tmp_path, schema, columns)
+    for values in zip(*(VALUES[name] for name in columns), strict=True):
+        table = grown(table, **dict(zip(columns, values, strict=True)))
+    mirror(tmp_path).update(Original.open(lake(tmp_path), TOPIC))
+    grown(table.with_columns([pa.field("color", pa.string())]), color="red")
+    mirror(tmp_path).update(Original.open(lake(tmp_path), TOPIC))
+
+    iceberg = mirror(tmp_path).table(TOPIC)
+
+    expected = [*zip(*(VALUES[name] for name in columns), strict=True), (None,) * len(columns)]
+    found = sorted(iceberg.scan().to_arrow().to_pylist(), key=lambda row: row["_offset"])
+    assert expected == [tuple(row[name] for name in columns) for row in found]
+    names = [f'"{name}"::timestamptz' if name == "at" else f'"{name}"' for name in columns]
+    assert expected == rows(tmp_path, ", ".join(names))
+    assert 2 == len(list(iceberg.scan(row_filter=IsNull(columns[0])).plan_files()))
 
 
 def test_delta_tables_of_others_are_reported_only_by_name(tmp_path: Path) -> None:

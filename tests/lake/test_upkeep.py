@@ -28,9 +28,10 @@ from korvet.lake.erasing import Erasure, erased_places, key_set
 from korvet.lake.errors import CommitConflict
 from korvet.lake.file_writing import RangeWriter
 from korvet.lake.files import ArchivedRange
-from korvet.lake.iceberg.mirror import FOLDER, Mirror
+from korvet.lake.iceberg.mirror import Mirror
 from korvet.lake.iceberg.original import Original
 from korvet.lake.iceberg.path_catalog import PathCatalog
+from korvet.lake.mirrored import FOLDER
 from korvet.lake.retention import drop_before, expired_up_to
 from korvet.lake.schema import DAY_MS, HEADERS, archive_table
 from korvet.lake.table import Gap, LakeTable

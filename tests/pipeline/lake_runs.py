@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from attrs import define, field, frozen
 
-from korvet.lake.location import Location
+from korvet.cli.lake.run import locations
 from korvet.pipeline.archive_task import Outcome, Piece
 from korvet.pipeline.cluster import Connecting
 from korvet.pipeline.decoding.distributing import Distribute, Here
@@ -65,8 +65,7 @@ def run_of(
 ) -> Run:
     """Return a run whose workers are in this process. Runs with the same barrier commit at the same time."""
     read = read_lake_file(file)
-    lake = Location.parse(read.lake)
-    typed = Location.parse(read.typed or f"{read.lake}-typed")
+    lake, typed = locations(read)
     connecting = Connecting(bootstrap_servers)
     places = Places(
         lake,

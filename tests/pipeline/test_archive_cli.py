@@ -230,6 +230,24 @@ def test_status_audit_and_vacuum_of_an_archive(
     assert (vacuumed.status, vacuumed.out) == (0, f"{topic}: 0 files would be removed\n")
 
 
+def test_vacuum_goes_on_when_a_table_fails(
+    korvet: Korvet, topic: str, memory: Cluster, tmp_path: Path
+) -> None:
+    names = [f"{topic}-a", f"{topic}-b"]
+    for name in names:
+        memory.create(name)
+        archived(memory.bootstrap_servers, name, tmp_path)
+    (tmp_path / names[0] / "_iceberg").mkdir()
+    (tmp_path / names[0] / "_iceberg" / "snap-1.avro").touch()
+    outcome = korvet("lake", "vacuum", "--lake", str(tmp_path))
+
+    assert (1, f"{names[1]}: 0 files were removed\n") == (outcome.status, outcome.out)
+    assert outcome.err.startswith(
+        f"korvet: {names[0]}: {tmp_path}/{names[0]}/_iceberg has no metadata of an "
+    )
+    assert 1 == outcome.err.count("\n")
+
+
 def test_audit_with_findings_exits_with_1(
     korvet: Korvet, topic: str, memory: Cluster, tmp_path: Path
 ) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from random import Random
 
 import duckdb
 import pytest
+from attrs import field, frozen
 
 from korvet.client import LATEST, Client, Record, TopicPartition
 from korvet.client.administration import SET, TOPIC, Resource, add_partitions, alter_settings
@@ -20,6 +21,7 @@ from korvet.lake.compacting import Compaction
 from korvet.lake.location import Location
 from korvet.lake.table import LakeTable
 from korvet.pipeline.archive_status import audit_table
+from korvet.pipeline.archive_task import Outcome, Piece
 from korvet.pipeline.cluster import Connecting
 from korvet.pipeline.decoding.joining import DecodedJoins
 from korvet.pipeline.decoding.tables import DecodedTable
@@ -27,7 +29,7 @@ from korvet.pipeline.run.runner import Run
 from korvet.pipeline.run.schedule import State
 from tests.lake.iceberg_reading import reading, rows_of_iceberg
 from tests.lake.replay import live_files, rows_of
-from tests.pipeline.archiving import archived, growing, log_of, values, without_times
+from tests.pipeline.archiving import WorkersHere, archived, growing, log_of, values, without_times
 from tests.pipeline.lake_runs import killed_after, run_of, run_once, running, seed, written
 from tests.pipeline.support import Cluster
 from tests.processes import KorvetProcess
@@ -453,6 +455,47 @@ def test_unchanged_tables_are_reported_in_an_interval(memory: Cluster, topic: st
     now += 10
     run.round()
     assert first < reported_ms()
+
+
+@frozen
+class WorkersThatWait(WorkersHere):
+    """Workers that begin their tasks when they may."""
+
+    may_begin: threading.Event = field(kw_only=True)
+
+    def run(self, tasks: Sequence[Sequence[Piece]]) -> list[Outcome]:
+        assert self.may_begin.wait(60)
+        return super().run(tasks)
+
+
+@pytest.mark.usefixtures("no_other_topics")
+def test_run_reports_during_a_long_round(
+    memory: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("runner", "reporting"):
+        monkeypatch.setattr(f"korvet.pipeline.run.{module}.REPORT_EVERY_S", 0.01)
+    memory.create(topic)
+    memory.produce(topic, objects(4))
+    file = written(tmp_path, f"[topics.{topic}]\nlag = '100ms'\n")
+    run_of(memory.bootstrap_servers, file).round()
+    memory.produce(topic, objects(4))
+    may_begin = threading.Event()
+    made = run_of(memory.bootstrap_servers, file)
+    workers = WorkersThatWait(made.connecting, may_begin=may_begin)
+
+    def reported_ms() -> int:
+        (committed,) = memory.run(reporting_groups)
+        return reports_in(committed)[topic].at_ms
+
+    before_ms = reported_ms()
+    run = Run(made.file, made.connecting, made.places, workers)
+    with running(run):
+        try:
+            wait_until(lambda: reported_ms() > before_ms)
+            assert 0 == run.rounds
+        finally:
+            may_begin.set()
+        wait_until(lambda: sum(status.records for status in run.statuses) == 4)
 
 
 @pytest.mark.usefixtures("no_other_topics")

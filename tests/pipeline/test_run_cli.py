@@ -27,6 +27,7 @@ from tests.pipeline.test_run import no_other_topics, wait_until  # noqa: F401  a
         ("", ["--lake", "s3://bucket"], "a bucket without a prefix needs typed"),
         ("typed = 'lake'\n", ["--lake", "lake"], "is the location of the archives."),
         ("defaults.lagg = '1s'\n", [], "$.defaults.lagg: there is no such setting; is lag meant?"),
+        ("spark.x = '1'\n", [], "lake.toml: $.spark: 'x' is not a Spark setting"),
     ],
 )
 def test_usage_errors_are_reported_in_one_line(
@@ -83,6 +84,40 @@ def test_port_in_use_is_reported_in_one_line(korvet: Korvet, memory: Cluster, tm
 
     assert (1, 1) == (outcome.status, outcome.err.count("\n"))
     assert memory.bootstrap_servers.rpartition(":")[2] in outcome.err
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_other_topics")
+def test_process_exits_with_1_and_one_line_for_each_failed_table(
+    memory: Cluster, topic: str, tmp_path: Path
+) -> None:
+    wrong, lacking = f"{topic}-wrong", f"{topic}-lacking"
+    for name in (topic, wrong):
+        memory.create(name)
+    (tmp_path / "lake" / wrong).mkdir(parents=True)
+    (tmp_path / "lake" / wrong / "file").touch()
+    sections = "".join(f"[topics.{name}]\n" for name in (topic, wrong, lacking))
+    with RunProcess(memory, written(tmp_path, sections), ("--once",)) as process:
+        status = process.end()
+
+    reasons = {
+        lacking: f"There is no topic {lacking}.",
+        wrong: f"{tmp_path}/lake/{wrong} is not a Delta table, and not empty; choose another place with --lake.",
+    }
+    lines = [f"{name}: failed, 0 records, 0 B, lag 0; {reason}" for name, reason in reasons.items()]
+    assert (1, [f"{topic}: current, 0 records, 0 B, lag 0", *lines]) == (status, process.out.splitlines())
+    assert [f"korvet: {name}: {reason}" for name, reason in reasons.items()] == process.lines[:2]
+    assert [tmp_path / "lake" / wrong / "file"] == [*(tmp_path / "lake" / wrong).iterdir()]
+
+
+@pytest.mark.slow
+def test_process_exits_with_2_and_writes_nothing_for_an_unknown_key(memory: Cluster, tmp_path: Path) -> None:
+    with RunProcess(memory, written(tmp_path, "defaults.lagg = '1s'\n"), ("--once",)) as process:
+        status = process.end()
+
+    fault = "$.defaults.lagg: there is no such setting; is lag meant?"
+    assert (2, "", [f"korvet: {tmp_path}/lake.toml: {fault}"]) == (status, process.out, process.lines)
+    assert ["lake.toml"] == [path.name for path in tmp_path.iterdir()]
 
 
 @pytest.mark.usefixtures("no_other_topics")

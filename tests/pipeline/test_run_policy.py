@@ -109,6 +109,11 @@ def test_patterns_and_defaults_do_not_enable_internal_topics(tmp_path: Path) -> 
     assert file.policy("orders") is not None
 
 
+def test_file_without_a_lake_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"lake.toml: \$\.lake: is missing"):
+        read(tmp_path, "")
+
+
 def test_decode_settings_of_all_sources_are_merged(tmp_path: Path) -> None:
     file = read(
         tmp_path,

@@ -58,10 +58,12 @@ def test_tables_advance_while_one_stays_failed_and_are_exact_after_a_kill(
         assert any(f"{poison}: decode: {poison}-" in line for line in process.lines)
         memory.produce(good, objects(5000))
         process.killed_after(Random(number).uniform(0, 1))
+    file.write_text(file.read_text().replace('on_error = "stop"', "max_bad_rows = 0"))
     with RunProcess(memory, file, ("--once",)) as process:
-        assert 1 == process.end()
-        assert re.search(rf"^{good}: current, ", process.out, re.MULTILINE)
-        assert re.search(rf"^{poison}: failed, .*on_error is 'stop'", process.out, re.MULTILINE)
+        assert 3 == process.end()
+        for name in (good, poison):
+            assert re.search(rf"^{name}: current, ", process.out, re.MULTILINE)
+        assert f"korvet: {poison}: 1 bad rows, more than max_bad_rows = 0" in process.lines
     audited = CliRunner().invoke(
         audit, ["--lake", str(tmp_path / "lake"), "--bootstrap-servers", memory.bootstrap_servers]
     )

@@ -25,13 +25,17 @@ from korvet.cli.lake.audit import command as audit_command
 from korvet.cli.lake.compact import command as compact_command
 from korvet.cli.lake.vacuum import command as vacuum_command
 from korvet.lake.compacting import CLASS_BYTES, CLASS_RANGES
+from korvet.lake.erasing import Erasure, key_set
 from korvet.lake.erasing_decoded import DecodedErasure
 from korvet.lake.errors import CommitConflict, LakeError, NewerFormat
-from korvet.lake.iceberg.mirror import FOLDER, Mirror
+from korvet.lake.iceberg.mirror import Mirror
 from korvet.lake.iceberg.original import Original
 from korvet.lake.iceberg.path_catalog import PathCatalog
+from korvet.lake.mirrored import FOLDER
 from korvet.lake.schema import Int64s
-from korvet.pipeline.decoding.auditing import audit_decoded
+from korvet.lake.table import LakeTable
+from korvet.pipeline.archive_status import Finding
+from korvet.pipeline.decoding.auditing import audit_decoded, compared
 from korvet.pipeline.decoding.expiring import drop_before
 from korvet.pipeline.decoding.joining import DecodedJoins, groups_by_class, groups_of
 from korvet.pipeline.decoding.tables import DecodedFile, DecodedTable
@@ -324,6 +328,49 @@ def whats(lake: Lake, **how: bool) -> list[str]:
     return [str(each) for each in audit_decoded(typed(lake), "orders", **how)]
 
 
+def compared_with_archive(lake: Lake) -> list[Finding]:
+    """Return the differences between the archive and the rows of both tables."""
+    dlq = typed(lake, "orders~dlq") if (lake.folder / "typed" / "orders~dlq").exists() else None
+    archive = LakeTable.open(lake.location("raw"), "orders")
+    return list(compared(typed(lake), dlq, archive, "orders"))
+
+
+@pytest.mark.parametrize("on_error", ["dlq", "skip"])
+@pytest.mark.parametrize("partition_by", [(), ("days",)])
+def test_audit_finds_archived_records_without_a_row_and_rows_without_a_record(
+    lake: Lake, on_error: str, partition_by: tuple[str, ...]
+) -> None:
+    decode = {"on_error": on_error, "partition_by": partition_by}
+    grown(lake, [{"id": 1}, b"{", None], **decode)
+    lake.archive([{"id": 2}, None, {"id": 3}], keys=["a", "b", "c"])
+    lake.decode(**decode)
+    assert [] == compared_with_archive(lake)
+
+    typed(lake).delta.delete("id = 2")
+    Erasure(LakeTable.open(lake.location("raw"), "orders"), key_set([b"c"])).run()
+
+    erased, lost = compared_with_archive(lake)
+    assert "orders-0 offsets 5 to 5: 1 rows are of records that the archive does not have" == str(erased)
+    expected = "2 to 4: 3 archived records have no row, and 2 were skipped"
+    if on_error == "skip":
+        expected = "1 to 4: 4 archived records have no row, and 3 were skipped"
+    assert f"orders-0 offsets {expected}" == str(lost)
+
+
+def test_audit_compares_chosen_topics_with_the_archive(lake: Lake) -> None:
+    grown(lake, [{"id": 1}, b"{", None, {"id": 2}])
+    words = ("--topics", "orders", "--archive", str(lake.folder / "raw"))
+    sound = run(audit_command, lake, *words)
+    typed(lake).delta.delete("id = 2")
+
+    faulty = run(audit_command, lake, *words)
+
+    assert (0, "orders: 2 rows, as written, in 1 files\n") == (sound.exit_code, sound.output)
+    assert 1 == faulty.exit_code
+    finding = "orders-0 offsets 2 to 3: 2 archived records have no row, and 1 were skipped"
+    assert [finding, "orders: 1 rows, 1 findings"] == faulty.output.splitlines()
+
+
 def test_audit_finds_lost_and_shortened_files(lake: Lake) -> None:
     grown(lake, [{"id": 1}], [{"id": 2}])
     table = typed(lake)
@@ -481,6 +528,7 @@ class Upkeep(RuleBasedStateMachine):
         self.lake = Lake(Path(self._folder.name))
         self.rows: dict[int, tuple[int, int]] = {}  # by offset: id, day
         self.bad: set[int] = set()
+        self.erased: dict[int, int] = {}  # by offset: day
         self.offset = 0
 
     def teardown(self) -> None:
@@ -532,7 +580,8 @@ class Upkeep(RuleBasedStateMachine):
         table = self.table()
         if table is not None:
             DecodedErasure(table.location, "orders", {0: typed_offsets(offset)}).run()
-            self.rows.pop(offset, None)
+            if offset in self.rows:
+                self.erased[offset] = self.rows.pop(offset)[1]
 
     @rule()
     def vacuum(self) -> None:
@@ -554,6 +603,11 @@ class Upkeep(RuleBasedStateMachine):
         assert {0: self.offset} == typed(self.lake).decoded_up_to
         assert self.bad == {*self.lake.bad()}
         assert [] == audit_decoded(typed(self.lake), "orders", checksums=True)
+        # The rows were erased here, but not in the archive.
+        dropped_ms = typed(self.lake).dropped_ms
+        missing = sum(START_MS + day * DAY_MS >= dropped_ms for day in self.erased.values())
+        what = [f"{missing} archived records have no row, and 0 were skipped"] if missing else []
+        assert what == [each.what for each in compared_with_archive(self.lake)]
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ import pytest
 import trio
 
 from korvet.client import Client, OffsetAndMetadata, Record, TopicPartition, open_client
-from korvet.client.lake_tables import ARCHIVE, Report, ReportedTable
+from korvet.client.lake_tables import ARCHIVE, TYPED, Report, ReportedTable
 from tests.processes import KorvetProcess
 from tests.web.browsing import chromium
 
@@ -68,6 +68,13 @@ async def fill(servers: str) -> None:
         report = Report(round(time.time() * 1000), "failed", (table,), EVIL)
         archived = OffsetAndMetadata(20, metadata=report.to_text())
         await client.commit("korvet-lake", {TopicPartition("orders", 0): archived})
+        now_ms = round(time.time() * 1000)
+        shipments = (
+            ReportedTable(ARCHIVE, "s3://bucket/lake/shipments", now_ms, 12, 48_000_000),
+            ReportedTable(TYPED, "s3://bucket/lake-typed/shipments", now_ms, 3, 31_000_000, 0),
+        )
+        current = OffsetAndMetadata(0, metadata=Report(now_ms, "current", shipments).to_text())
+        await client.commit("korvet-lake", {TopicPartition("shipments", 0): current})
 
 
 def order(number: int) -> Record:
@@ -153,6 +160,10 @@ def test_tables_of_the_lake_are_listed_with_their_errors(page: Page) -> None:
     ]
     assert EVIL == page.locator("td.fault").inner_text()
     assert "Lake · korvet" == page.title()
+    page.set_viewport_size({"width": 1240, "height": 500})
+    page.goto("/lake?q=shipments")
+    assert 2 == page.get_by_role("row", name="shipments").count()
+    keep(page, "web-lake")
 
 
 def test_contents_of_records_run_no_script(page: Page) -> None:

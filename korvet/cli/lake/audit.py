@@ -34,6 +34,10 @@ Result = tuple[dict[str, int], "list[Finding]", dict[str, str]]
 @click.option("-t", "--topics", metavar="TOPICS", help="Names, separated by commas. [all that have a table]")
 @lake_location("--at")
 @storage_options
+@click.option(
+    "--archive", metavar="URL",
+    help="Location of the archives: compare typed tables with them, offset by offset.",
+)  # fmt: skip
 @click.option("--offline", is_flag=True, help="Audit only the tables; do not compare them with the broker.")
 @click.option("--checksums", is_flag=True, help="Read all files and verify their checksums.")
 @as_json
@@ -43,13 +47,15 @@ def command(
     topics: str | None,
     lake: str,
     storage_texts: tuple[str, ...],
+    archive: str | None,
     offline: bool,
     checksums: bool,
     as_json: bool,
 ) -> None:
     """Verify that all archived records are in the tables, and list missing ones.
 
-    Typed tables, in their location, are audited without the archive: for lost and damaged files, and repeated rows.
+    Typed tables, in their location, are audited for lost and damaged files, and repeated rows. With --archive, each
+    record of their archives must have a row in the typed or the dlq table, unless it was skipped, dropped or erased.
 
     Each table's commits must follow each other without a gap, its files must hold what the commits added, and what
     the broker still has must be in them, offset by offset. With --checksums, the records must be those that were
@@ -60,11 +66,13 @@ def command(
     with needing_extra():
         import trio
 
-        from korvet.lake.errors import LakeError
+        from korvet.lake.errors import LakeError, NoTable
         from korvet.lake.table import LakeTable
         from korvet.pipeline.archive_status import audit
-        from korvet.pipeline.decoding.auditing import audit_decoded
-        from korvet.pipeline.decoding.tables import DecodedTable, open_table
+        from korvet.pipeline.decoding.auditing import audit_decoded, compared
+        from korvet.pipeline.decoding.specification import DLQ_SUFFIX
+        from korvet.pipeline.decoding.tables import TYPED, DecodedTable, open_table
+    archives = None if archive is None else parsed_location(archive, storage_texts)
     decoded: dict[str, DecodedTable] = {}
     names = korvet_tables(location, topics)
     for name in names:
@@ -86,6 +94,12 @@ def command(
         for name, typed in decoded.items():
             try:
                 findings += audit_decoded(typed, name, checksums=checksums, on_progress=counting)
+                if archives is not None and typed.kind == TYPED:
+                    whole = LakeTable.open(archives, typed.topic, typed.topic_id)
+                    dlq = None
+                    with suppress(NoTable):
+                        dlq = DecodedTable.found(location.child(f"{name}{DLQ_SUFFIX}"))
+                    findings += compared(typed, dlq, whole, name)
             except LakeError as error:
                 failures[name] = str(error)
     tables = {topic: LakeTable.open(location, topic) for topic in sound}

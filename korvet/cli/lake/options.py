@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -91,13 +91,17 @@ def spark_options(command: F) -> F:
 def spark_settings(texts: tuple[str, ...]) -> dict[str, str]:
     """Return the Spark settings of --spark-conf. Raises BadParameter."""
     settings = assignments(texts, "--spark-conf")
-    for name in settings:
+    refuse_other_settings(settings, "--spark-conf")
+    return settings
+
+
+def refuse_other_settings(names: Iterable[str], origin: str) -> None:
+    """Raise BadParameter, which states the origin of the names, unless all are names of Spark settings."""
+    for name in names:
         if not name.startswith("spark."):
             raise click.BadParameter(
-                f"{name!r} is not a Spark setting; accepted: names that begin with spark.",
-                param_hint="--spark-conf",
+                f"{name!r} is not a Spark setting; accepted: names that begin with spark.", param_hint=origin
             )
-    return settings
 
 
 def configured(context: click.Context, _parameter: click.Parameter, path: str | None) -> None:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 import click
 from attrs import evolve
 
-from korvet.cli.lake.options import needing_extra, parsed_location, spark_options, spark_settings
+from korvet.cli.lake.options import (
+    needing_extra,
+    parsed_location,
+    refuse_other_settings,
+    spark_options,
+    spark_settings,
+)
 from korvet.cli.lake.running import ended_by_signals
 from korvet.cli.lake.serving import serving
 from korvet.cli.options import bootstrap_servers, check_addresses, security, timeout_s
@@ -77,6 +83,7 @@ def command(
         servers = read.bootstrap_servers
     check_addresses(servers)
     given = spark_settings(spark_texts)
+    refuse_other_settings(read.spark, f"{file}: $.spark")
     address = None if metrics is None else parsed_address(metrics)
     location, typed = locations(evolve(read, lake=lake or read.lake))
     logging.basicConfig(format="korvet: %(message)s")

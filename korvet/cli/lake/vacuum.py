@@ -29,16 +29,25 @@ def command(
 ) -> None:
     """Remove files that no table references.
 
-    These are files that compaction and deletion have replaced, and files that killed jobs left behind. Typed tables are
-    vacuumed as archives are: name their location with --lake.
+    These are files that compaction and deletion have replaced, and files that killed jobs left behind. Files that an
+    Iceberg table of the same files still shows stay. Typed tables are vacuumed as archives are: name their location
+    with --lake. Exits with 1 if a table failed; the others are vacuumed all the same.
     """
     location = parsed_location(lake, storage_texts)
     with needing_extra():
+        from korvet.lake.errors import LakeError
         from korvet.lake.vacuuming import vacuum
         from korvet.pipeline.decoding.tables import open_table
-    names = korvet_tables(location, topics)
-    for name in names:
-        removed = vacuum(open_table(location, name), retain_hours, dry_run=dry_run)
+    failed = False
+    for name in korvet_tables(location, topics):
+        try:
+            removed = vacuum(open_table(location, name), retain_hours, dry_run=dry_run)
+        except LakeError as error:
+            click.echo(f"korvet: {name}: {error}", err=True)
+            failed = True
+            continue
         for path in removed if dry_run else ():
             click.echo(f"{name}/{path}")
         click.echo(f"{name}: {len(removed):,} files {'would be' if dry_run else 'were'} removed")
+    if failed:
+        raise SystemExit(1)

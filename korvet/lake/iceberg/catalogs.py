@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.catalog import load_catalog
 
 from korvet.lake.errors import LakeError
-from korvet.lake.iceberg.mirror import FOLDER
 from korvet.lake.iceberg.path_catalog import PathCatalog
 from korvet.lake.location import Location
+from korvet.lake.mirrored import FOLDER
 
 if TYPE_CHECKING:
     from korvet.lake.iceberg.mirror import Catalogue

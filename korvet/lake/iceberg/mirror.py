@@ -48,12 +48,10 @@ from korvet.lake.errors import LakeError
 from korvet.lake.files import FileRange, file_range
 from korvet.lake.iceberg.original import TYPE_ERRORS, Original, refused_types
 from korvet.lake.iceberg.table_schema import SCHEMA
+from korvet.lake.mirrored import FOLDER, MIRRORED
 
 logger = logging.getLogger(__name__)
 
-FOLDER = "_iceberg"
-#: The property, and the entry of a snapshot's summary: `<id of the Delta table>:<version>`.
-MIRRORED = "korvet.delta"
 #: The property with a hash of the Delta schema that the Iceberg table's was made of.
 SCHEMA_HASH = "korvet.schema"
 NAME_MAPPING = "schema.name-mapping.default"
@@ -202,7 +200,7 @@ def mirrored_version(table: Table, original: Original) -> int | None:
     if owner != original.id:
         raise Diverged(f"{_named(table)} mirrors another table than {original.location}; {again}")
     has_columns = not original.is_archive or table.schema().as_struct() == SCHEMA.as_struct()
-    if not has_columns or table.spec().fields != original.spec.fields:
+    if not has_columns or not original.is_partitioned_as(table.spec()):
         raise Diverged(f"{_named(table)} has other columns or partitions than {original.location}; {again}")
     snapshot = table.current_snapshot()
     if snapshot is not None and (snapshot.summary is None or snapshot.summary.get(MIRRORED) != mark):

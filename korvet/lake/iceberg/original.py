@@ -7,7 +7,7 @@ when columns are added. Their bounds are those that Delta's log has: of `_partit
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from functools import cached_property
 from typing import Any
@@ -16,12 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from attrs import define, field
 from deltalake import DeltaTable
+from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import to_bytes
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
-from pyiceberg.schema import Schema
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
@@ -29,9 +31,11 @@ from korvet.lake.delta_log import DeltaLog
 from korvet.lake.errors import LakeError, NewerFormat, WrongTable
 from korvet.lake.iceberg.table_schema import SCHEMA, SPEC
 from korvet.lake.location import Location
-from korvet.lake.table import ARCHIVE, FORMAT_VERSION, KIND, VERSION, store_errors
+from korvet.lake.store_errors import store_errors
+from korvet.lake.table import ARCHIVE, FORMAT_VERSION, KIND, VERSION
 
 EPOCH = date(1970, 1, 1)
+FIRST_ID = 1000  # of partition fields
 
 
 class NotMirrored(LakeError):  # noqa: N818  the name states the fault
@@ -63,13 +67,7 @@ class Original:
             raise NewerFormat(
                 f"{location} has format version {number}; this korvet reads up to {FORMAT_VERSION}. Update korvet."
             )
-        found = cls(location, name, delta)
-        if not found.is_archive and (columns := delta.metadata().partition_columns):
-            raise NotMirrored(
-                f"{location} is partitioned by {', '.join(columns)}, which its files do not contain;"
-                " Iceberg tables are made of tables without partition_by."
-            )
-        return found
+        return cls(location, name, delta)
 
     def reopened(self) -> Original:
         """Return the newest version of the same table."""
@@ -90,10 +88,16 @@ class Original:
     def is_archive(self) -> bool:
         return bool(self.delta.metadata().configuration[KIND] == ARCHIVE)
 
-    @property
-    def schema(self) -> Schema | pa.Schema:
-        """The schema for a new Iceberg table: with field ids, or for a catalogue to assign them."""
-        return SCHEMA if self.is_archive else pa.schema(self.delta.schema().to_arrow())
+    @cached_property
+    def schema(self) -> Schema:
+        """The schema for a new Iceberg table, with the field ids that every catalogue assigns. Raises NotMirrored."""
+        if self.is_archive:
+            return SCHEMA
+        try:
+            without_ids = Catalog._convert_schema_if_needed(pa.schema(self.delta.schema().to_arrow()))  # noqa: SLF001  as catalogues do
+            return assign_fresh_schema_ids(without_ids)
+        except TYPE_ERRORS as error:
+            raise refused_types(self, error) from error
 
     @cached_property
     def schema_hash(self) -> str:
@@ -111,9 +115,34 @@ class Original:
             paths = DeltaLog(self.location).moved(version + 1, self.version)
         return None if paths is None else {f"{self.location.url}/{path}" for path in paths}
 
+    @cached_property
+    def columns(self) -> Sequence[str]:
+        """The columns by whose values a typed table is partitioned."""
+        columns: Sequence[str] = () if self.is_archive else self.delta.metadata().partition_columns
+        return columns
+
     @property
     def spec(self) -> PartitionSpec:
-        return SPEC if self.is_archive else UNPARTITIONED_PARTITION_SPEC
+        """The partitions of a new Iceberg table."""
+        if self.is_archive:
+            return SPEC
+        # Files do not contain these columns. Iceberg's readers take the values of such columns from the partition.
+        return PartitionSpec(
+            *(
+                PartitionField(
+                    self.schema.find_field(name).field_id, FIRST_ID + place, IdentityTransform(), name
+                )
+                for place, name in enumerate(self.columns)
+            )
+        )
+
+    def is_partitioned_as(self, spec: PartitionSpec) -> bool:
+        """Return True if the spec of an Iceberg table is that of this table."""
+        if self.is_archive:
+            return spec.fields == SPEC.fields
+        return [(each.name, each.transform) for each in spec.fields] == [
+            (name, IdentityTransform()) for name in self.columns
+        ]
 
     def data_files(self, schema: Schema) -> dict[str, DataFile]:
         """Return the data files by their URLs, described in the Iceberg table's schema. Raises Unreachable."""
@@ -138,7 +167,7 @@ class Original:
             content=DataFileContent.DATA,
             file_path=f"{self.location.url}/{action['path']}",
             file_format=FileFormat.PARQUET,
-            partition=Record(_day_number(action)) if self.is_archive else Record(),
+            partition=self._partition(action),
             record_count=count,
             file_size_in_bytes=action["size_bytes"],
             column_sizes={},
@@ -154,6 +183,11 @@ class Original:
             spec_id=self.spec.spec_id,
         )
 
+    def _partition(self, action: Mapping[str, Any]) -> Record:
+        if self.is_archive:
+            return Record(_days(action.get("partition.date")))
+        return Record(*(_days(_micros(action[f"partition.{name}"])) for name in self.columns))
+
 
 def refused_types(original: Original, error: Exception) -> NotMirrored:
     """Return the error for a table with a type that Iceberg does not have."""
@@ -164,9 +198,9 @@ def refused_types(original: Original, error: Exception) -> NotMirrored:
 TYPE_ERRORS = (UnsupportedPyArrowTypeException, ValidationError)
 
 
-def _day_number(action: Mapping[str, Any]) -> int | None:
-    day = action.get("partition.date")
-    return None if day is None else (day - EPOCH).days
+def _days(value: Any) -> Any:
+    """Return a date as days since 1970, other values unchanged."""
+    return (value - EPOCH).days if isinstance(value, date) else value
 
 
 def _bounds(action: Mapping[str, Any], which: str, schema: Schema) -> dict[int, bytes]:

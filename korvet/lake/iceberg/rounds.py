@@ -11,10 +11,11 @@ from attrs import define, field, frozen
 
 from korvet.lake.errors import CommitConflict, LakeError, Unreachable, WrongTable
 from korvet.lake.iceberg.catalogs import described
-from korvet.lake.iceberg.mirror import FOLDER, CatalogueRefused, Change, Mirror
+from korvet.lake.iceberg.mirror import CatalogueRefused, Change, Mirror
 from korvet.lake.iceberg.original import Original
 from korvet.lake.iceberg.upkeep import expire, remove_orphans
 from korvet.lake.location import Location
+from korvet.lake.mirrored import FOLDER
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,9 @@
 """Audit a typed or a dlq table: what its commits have added is in its files.
 
-Rows that are missing on purpose, by an erasure, a retention or an upsert, do not differ from others that are missing.
-So an audit does not compare the rows with the archive. It finds lost files, damaged files and repeated rows.
+Of the table alone, an audit finds lost files, damaged files and repeated rows. `compared` compares its rows with the
+archive: each archived record must have a row in the typed or the dlq table, unless the tables' log states that it was
+skipped or dropped. Erased records are in neither. Rows of upserts are replaced on purpose, so there only rows without
+a record are found.
 """
 
 from __future__ import annotations
@@ -13,8 +15,11 @@ import pyarrow as pa
 from attrs import define, field
 
 from korvet.lake.chain import Stretch, without
+from korvet.lake.column_reading import read_columns
 from korvet.lake.errors import AbsentFile, DamagedFile
 from korvet.lake.schema import Int64s
+from korvet.lake.store_errors import store_errors
+from korvet.lake.table import LakeTable
 from korvet.lake.verification import stored_otherwise
 from korvet.pipeline.archive_status import Finding
 from korvet.pipeline.decoding.joining import conformed_rows, file_schema
@@ -38,6 +43,46 @@ def audit_decoded(
     if checksums:
         findings += Rows(table, name).findings(on_progress)
     return findings
+
+
+def compared(
+    table: DecodedTable, dlq: DecodedTable | None, archive: LakeTable, name: str
+) -> Iterator[Finding]:
+    """Yield the records of the archive that have no row, and the rows that have no record. Raises Unreachable."""
+    several = [table] if dlq is None else [table, dlq]
+    offsets = [each.offsets() for each in several]
+    dropped_ms = max(each.dropped_ms for each in several)
+    for partition, end in table.decoded_up_to.items():
+        start = max(table.start(partition), archive.start(partition) or 0)
+        there = np.concatenate([each.get(partition, np.empty(0, np.int64)) for each in offsets])
+        archived = archive.offsets_of(partition, start, end)
+        strange = np.setdiff1d(there[(there >= start) & (there < end)], archived)
+        if len(strange):
+            what = f"{len(strange):,} rows are of records that the archive does not have"
+            yield Finding(name, partition, int(strange[0]), int(strange[-1]) + 1, what)
+        first, skipped = table.skipped(partition)
+        if first is None:
+            continue
+        missing = np.setdiff1d(archived[archived >= first], there)
+        if len(missing) > skipped and dropped_ms:
+            missing = np.setdiff1d(missing, _older(archive, partition, missing, dropped_ms))
+        if len(missing) > skipped:
+            what = f"{len(missing):,} archived records have no row, and {skipped:,} were skipped"
+            yield Finding(name, partition, int(missing[0]), int(missing[-1]) + 1, what)
+
+
+def _older(archive: LakeTable, partition: int, offsets: Int64s, before_ms: int) -> Int64s:
+    """Return those of the offsets whose records are older. Raises Unreachable."""
+    filesystem = archive.location.filesystem()
+    found = [np.empty(0, np.int64)]
+    with store_errors(archive.location):
+        for file in archive.files_of(partition, int(offsets[0]), int(offsets[-1]) + 1):
+            columns = ["partition", "offset", "timestamp_ms"]
+            rows = read_columns(filesystem, archive.absolute(file), columns)
+            partitions, numbers, times = (column.to_numpy() for column in rows.columns)
+            chosen = (partitions == partition) & (times < before_ms) & np.isin(numbers, offsets)
+            found.append(numbers[chosen])
+    return np.concatenate(found)
 
 
 def _unrecorded(table: DecodedTable, name: str) -> Iterator[Finding]:

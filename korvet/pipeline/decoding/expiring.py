@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from deltalake import CommitProperties
+from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import CommitFailedError
 
 from korvet.lake.errors import CommitConflict
 from korvet.lake.replacing import refuse_deletion_vectors
-from korvet.lake.table import first_line, store_errors
+from korvet.lake.store_errors import first_line, store_errors
 from korvet.pipeline.decoding.columns import TIMESTAMP
 from korvet.pipeline.decoding.tables import DLQ, TYPED, DecodedTable
 
@@ -25,13 +25,17 @@ def drop_before(table: DecodedTable, cutoff_ms: int) -> DecodedTable:
     if cutoff_ms <= 0:
         return table
     refuse_deletion_vectors(table.location, table.delta)
-    cutoff = datetime.fromtimestamp(cutoff_ms // 1000, UTC).isoformat()
+    cutoff_s = cutoff_ms // 1000
+    cutoff = datetime.fromtimestamp(cutoff_s, UTC).isoformat()
     predicate = f"\"{TIMES[table.kind]}\" < arrow_cast('{cutoff}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
     before = table.version
     with store_errors(table.location):
         try:
             # No retry on top of other writers' commits: deltalake does not detect every conflict.
-            table.reopened().delta.delete(predicate, commit_properties=CommitProperties(max_commit_retries=0))
+            table = table.reopened()
+            dropped = Transaction(table.dropped_id, max(cutoff_s * 1000, table.dropped_ms))
+            properties = CommitProperties(max_commit_retries=0, app_transactions=[dropped])
+            table.delta.delete(predicate, commit_properties=properties)
         except CommitFailedError as error:
             raise CommitConflict(f"{table.location}: {first_line(error)}") from error
     newer = table.reopened()

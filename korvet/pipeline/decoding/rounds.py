@@ -14,12 +14,13 @@ from functools import cached_property, partial
 from itertools import chain
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from attrs import define, field, frozen
 
+from korvet.lake.column_reading import read_columns
 from korvet.lake.errors import LakeError, NoTable, WrongTable
 from korvet.lake.location import Location
-from korvet.lake.table import LakeTable, store_errors
+from korvet.lake.store_errors import store_errors
+from korvet.lake.table import LakeTable
 from korvet.pipeline.decoding import schemas, upserting
 from korvet.pipeline.decoding.columns import KEY, RESERVED
 from korvet.pipeline.decoding.distributing import Distribute, Files
@@ -38,7 +39,7 @@ from korvet.pipeline.decoding.slices import (
     infer_columns_of_slice,
 )
 from korvet.pipeline.decoding.specification import Specification
-from korvet.pipeline.decoding.tables import DLQ, TYPED, DecodedTable, Part, Span
+from korvet.pipeline.decoding.tables import DLQ, TYPED, DecodedTable, Span
 
 log = logging.getLogger(__name__)
 
@@ -325,16 +326,15 @@ class Decoding:
             self.dlq = dlq.commit(plan.spans, outcome.dlq_parts)
         self.on_step("between commits")
         if plan.behind != "dlq":
-            self.typed = self._commit_typed(
-                typed, plan.spans, outcome.typed_parts, has_framed_keys=has_framed_keys
-            )
+            self.typed = self._commit_typed(typed, plan.spans, outcome, has_framed_keys=has_framed_keys)
         self.on_step("after commit")
 
     def _commit_typed(
-        self, typed: DecodedTable, spans: Sequence[Span], parts: Sequence[Part], *, has_framed_keys: bool
+        self, typed: DecodedTable, spans: Sequence[Span], outcome: Outcome, *, has_framed_keys: bool
     ) -> DecodedTable:
+        parts = outcome.typed_parts
         if not self.specification.upsert:
-            return typed.commit(spans, parts)
+            return typed.commit(spans, parts, outcome.skipped)
         merged = upserting.merge(typed, spans, parts, has_framed_keys=has_framed_keys)
         folders = {part.path.rpartition("/")[0] for part in parts}
         for folder in folders:
@@ -349,12 +349,7 @@ def bad_places(dlq: DecodedTable, spans: Sequence[Span]) -> frozenset[tuple[int,
     places = set()
     with store_errors(dlq.location):
         for row in pa.table(dlq.delta.get_add_actions(flatten=True)).to_pylist():
-            file = pq.read_table(
-                f"{dlq.location.path}/{row['path']}",
-                columns=["partition", "offset"],
-                filesystem=filesystem,
-                partitioning=None,
-            )
+            file = read_columns(filesystem, f"{dlq.location.path}/{row['path']}", ["partition", "offset"])
             for partition, offset in zip(*(column.to_pylist() for column in file.columns), strict=True):
                 span = bounds.get(partition)
                 if span is not None and span.start <= offset < span.end:

@@ -5,6 +5,7 @@ Tombstones (null values) are left out, or kept as rows without values; with upse
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -132,6 +133,8 @@ class Decoded:
     typed: pa.Table
     bad: pa.Table
     tombstones: int
+    #: By partition, the number of rows that are in neither, nor in the dlq table already.
+    skipped: Counter[int]
 
     @property
     def typed_count(self) -> int:
@@ -206,12 +209,12 @@ def decode(decoder: Decoder, archived: pa.Table, known_bad: Collection[tuple[int
     ]
     tombstones = sum(value is None for value in values)
     left_out = {*bad, *already_bad(archived, known_bad)}
-    kept = [
-        number
-        for number, value in enumerate(values)
-        if number not in left_out
-        and (value is not None or specification.upsert or specification.tombstones == "keep")
-    ]
+    keeps_tombstones = specification.upsert or specification.tombstones == "keep"
+    kept: list[int] = []
+    skipped: list[int] = []
+    for number, value in enumerate(values):
+        if number not in left_out:
+            (kept if value is not None or keeps_tombstones else skipped).append(number)
     columns |= own_columns(specification, archived, opened)
     typed = pa.Table.from_arrays(
         [columns[one.name] for one in decoder.schema], schema=nullable(decoder.schema)
@@ -223,6 +226,7 @@ def decode(decoder: Decoder, archived: pa.Table, known_bad: Collection[tuple[int
         typed if len(kept) == len(values) else typed.take(pa.array(kept, pa.int64())),
         bad_rows(archived, new, faults),
         tombstones,
+        Counter(archived.column("partition").take(pa.array(skipped, pa.int64())).to_pylist()),
     )
 
 

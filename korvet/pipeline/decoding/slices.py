@@ -65,6 +65,8 @@ class Outcome:
     typed: int = 0
     bad: int = 0
     tombstones: int = 0
+    #: By partition, the number of records that are in neither table.
+    skipped: Counter[int] = field(factory=Counter)
     typed_parts: list[Part] = field(factory=list)
     dlq_parts: list[Part] = field(factory=list)
     faults: list[Fault] = field(factory=list)  # the first few
@@ -74,6 +76,7 @@ class Outcome:
         self.typed += other.typed
         self.bad += other.bad
         self.tombstones += other.tombstones
+        self.skipped.update(other.skipped)
         self.typed_parts += other.typed_parts
         self.dlq_parts += other.dlq_parts
         self.faults = (self.faults + other.faults)[:SHOWN_FAULTS]
@@ -111,6 +114,9 @@ def _decode_rows(
         outcome.typed += decoded.typed_count
         outcome.bad += decoded.bad.num_rows
         outcome.tombstones += decoded.tombstones
+        outcome.skipped.update(decoded.skipped)
+        if job.decoder.specification.on_error == "skip":
+            outcome.skipped.update(decoded.bad.column("partition").to_pylist())
         if len(outcome.faults) < SHOWN_FAULTS and decoded.bad.num_rows:
             outcome.faults = (outcome.faults + faults_of(decoded.bad))[:SHOWN_FAULTS]
             if job.decoder.specification.on_error == "stop":

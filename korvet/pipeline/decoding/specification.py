@@ -230,7 +230,7 @@ def described(error: BaseException, path: str) -> list[str]:
 
 
 def exception_text(error: BaseException, _type: type | None) -> str:
-    return str(error)
+    return "is missing" if isinstance(error, KeyError) else str(error)
 
 
 # --- Strict structuring: cattrs would accept "5" as 5 and 1.7 as 1. -------------------------------------------

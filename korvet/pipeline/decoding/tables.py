@@ -2,8 +2,11 @@
 
 Each has its own decoded offsets, one `txn` action per partition, set by the commit that adds the rows:
 
-    korvet/<topic id>/<partition>         decoded offset: everything below it in the topic was decoded
-    korvet/<topic id>/<partition>/start   the offset at which it begins
+    korvet/<topic id>/<partition>            decoded offset: everything below it in the topic was decoded
+    korvet/<topic id>/<partition>/start      the offset at which it begins
+    korvet/<topic id>/<partition>/compared   from this offset on, skipped records are counted (not with upsert)
+    korvet/<topic id>/<partition>/skipped    their number: tombstones, and bad rows that are not kept
+    korvet/<topic id>/dropped                rows whose timestamps (milliseconds) are before this were dropped
 
 So the two tables need no common commit. A commit is based on the snapshot whose decoded offsets were read, and succeeds
 only if each span begins at its decoded offset. So two writers never commit the same offsets.
@@ -13,35 +16,36 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Self
-from urllib.parse import unquote
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
+from korvet.lake.column_reading import read_columns
 from korvet.lake.delta_log import DeltaLog
 from korvet.lake.erasing_decoded import PLACES
 from korvet.lake.errors import CommitConflict, NewerFormat, OutOfOrder, WrongTable
 from korvet.lake.location import Location
+from korvet.lake.schema import Int64s
+from korvet.lake.snapshots import Snapshot
+from korvet.lake.store_errors import store_errors
 from korvet.lake.table import (
     CHECKPOINT_INTERVAL,
-    COMMIT_ID,
     KIND,
     TOPIC,
     TOPIC_ID,
     VERSION,
     LakeTable,
-    committing,
-    first_line,
     refuse_other_things,
-    store_errors,
 )
 
 FORMAT_VERSION = 1
@@ -103,16 +107,10 @@ class DecodedFile:
 
 
 @define(slots=False)
-class DecodedTable:
+class DecodedTable(Snapshot):
     """One snapshot of a typed or a dlq table. It needs no closing."""
 
-    location: Location
-    kind: str
-    topic: str
-    topic_id: UUID
-    #: deltalake's handle of this snapshot; it must not be refreshed.
-    delta: DeltaTable = field(repr=False)
-    transactions: Mapping[str, int] = field(repr=False)
+    kind: str = field(kw_only=True)
 
     @classmethod
     def open(cls, location: Location, kind: str, topic: str, topic_id: UUID) -> Self:
@@ -121,7 +119,7 @@ class DecodedTable:
             delta = DeltaTable(location.url, storage_options=location.storage_options())
             check(location, delta, kind, topic, topic_id)
             transactions = DeltaLog(location).transactions(delta.version())
-        return cls(location, kind, topic, topic_id, delta, transactions)
+        return cls(location, topic, topic_id, delta, transactions, kind=kind)
 
     @classmethod
     def found(cls, location: Location) -> Self:
@@ -166,10 +164,6 @@ class DecodedTable:
                     raise
         return cls.open(location, kind, topic, topic_id)
 
-    @property
-    def app_id(self) -> str:
-        return f"korvet/{self.topic_id}"
-
     @cached_property
     def decoded_up_to(self) -> dict[int, int]:
         """The decoded offset of each partition: everything below it was decoded."""
@@ -189,10 +183,6 @@ class DecodedTable:
     @property
     def schema(self) -> pa.Schema:
         return arrow_schema(self.delta)
-
-    @property
-    def version(self) -> int:
-        return self.delta.version()
 
     @property
     def place(self) -> tuple[str, str]:
@@ -221,6 +211,24 @@ class DecodedTable:
         ]
         return sorted(found, key=lambda file: (file.modified_ms, file.path))
 
+    def offsets(self) -> dict[int, Int64s]:
+        """Read the offsets of all rows, by partition. Files that are not there have none. Raises Unreachable."""
+        filesystem = self.location.filesystem()
+        found: dict[int, list[Int64s]] = {}
+        for file in self.files:
+            inside = [name for name in self.place if name not in file.partition_values]
+            with store_errors(self.location), suppress(FileNotFoundError):
+                rows = read_columns(filesystem, self.absolute(file), inside)
+                partitions, offsets = (
+                    rows[name].to_numpy()
+                    if name in inside
+                    else np.full(rows.num_rows, int(file.partition_values[name] or 0))
+                    for name in self.place
+                )
+                for partition in np.unique(partitions).tolist():
+                    found.setdefault(partition, []).append(offsets[partitions == partition].astype(np.int64))
+        return {partition: np.concatenate(several) for partition, several in found.items()}
+
     def reopened(self) -> Self:
         """Return the newest snapshot of the same table."""
         return type(self).open(self.location, self.kind, self.topic, self.topic_id)
@@ -235,42 +243,37 @@ class DecodedTable:
                 raise CommitConflict(f"{self.location}: {error}") from error
         return self.reopened()
 
-    def commit(self, spans: Sequence[Span], parts: Sequence[Part]) -> Self:
+    def commit(
+        self, spans: Sequence[Span], parts: Sequence[Part], skipped: Mapping[int, int] | None = None
+    ) -> Self:
         """Add files and advance the decoded offsets in one commit. Return the snapshot with this commit.
 
-        Raises OutOfOrder, CommitConflict, Unreachable. Then nothing was committed, as far as can be determined.
+        `skipped` are the numbers of records by partition that have no row; None: they are not counted. Raises
+        OutOfOrder, CommitConflict, Unreachable. Then nothing was committed, as far as can be determined.
         """
-        return self.write([part.add_action() for part in parts], commit_info(spans), self.next_numbers(spans))
+        numbers = self.next_numbers(spans)
+        if skipped is not None:
+            for span in spans:
+                name = f"{self.app_id}/{span.partition}"
+                compared, before = self.skipped(span.partition)
+                numbers[f"{name}/compared"] = span.start if compared is None else compared
+                numbers[f"{name}/skipped"] = before + skipped.get(span.partition, 0)
+        return self.write([part.add_action() for part in parts], commit_info(spans), numbers)
 
-    def write(
-        self,
-        actions: Sequence[AddAction | RemoveAction],
-        commit_info: Mapping[str, Any],
-        transactions: Mapping[str, int],
-        *,
-        retries: int | None = None,
-    ) -> Self:
-        """Commit actions, entries of commitInfo and `txn` versions. Return the snapshot with this commit.
+    def skipped(self, partition: int) -> tuple[int | None, int]:
+        """Return the offset from which skipped records are counted, None if they are not, and their number."""
+        name = f"{self.app_id}/{partition}"
+        return self.transactions.get(f"{name}/compared"), self.transactions.get(f"{name}/skipped", 0)
 
-        `retries` is how often deltalake may retry on top of other writers' commits that it considers compatible.
-        Raises CommitConflict, Unreachable. Then nothing was committed, as far as can be determined.
-        """
-        properties, commit_id = committing(commit_info, transactions, retries)
-        with store_errors(self.location):
-            try:
-                self.delta.create_write_transaction(
-                    list(actions),
-                    "append",
-                    self.delta.schema(),
-                    partition_by=self.delta.metadata().partition_columns,
-                    commit_properties=properties,
-                )
-            except CommitFailedError as error:
-                newer = self.reopened()
-                if not newer.has_commit(commit_id, self.version + 1):
-                    raise CommitConflict(f"{self.location}: {first_line(error)}") from error
-                return newer
-        return self.reopened()
+    @property
+    def dropped_ms(self) -> int:
+        """Rows whose timestamps in milliseconds are before this were dropped; 0 if none were."""
+        return self.transactions.get(self.dropped_id, 0)
+
+    @property
+    def dropped_id(self) -> str:
+        """The application id of `dropped_ms`."""
+        return f"{self.app_id}/dropped"
 
     def append(self, parts: Sequence[Part]) -> Self:
         """Add files without advancing decoded offsets. Raises CommitConflict, Unreachable."""
@@ -291,20 +294,6 @@ class DecodedTable:
                 )
             changed[name] = span.end
         return changed
-
-    def has_commit(self, commit_id: str, first: int) -> bool:
-        """Return True if a commit from version `first` on has this id."""
-        # A commit whose response was lost looks like a conflict with itself.
-        return any(info.get(COMMIT_ID) == commit_id for _, info in self.commits(first))
-
-    def commits(self, first: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield version and commitInfo of each commit from `first` up to this snapshot that the log still has."""
-        with store_errors(self.location):
-            yield from DeltaLog(self.location).commits(first, self.version)
-
-    def absolute(self, file: DecodedFile) -> str:
-        """Return a file's path on the filesystem of `location`."""
-        return f"{self.location.path}/{unquote(file.path)}"
 
 
 def open_table(lake: Location, name: str) -> LakeTable | DecodedTable:

@@ -22,7 +22,8 @@ from deltalake.exceptions import CommitFailedError
 
 from korvet.lake.errors import CommitConflict
 from korvet.lake.location import Location
-from korvet.lake.table import committing, store_errors
+from korvet.lake.snapshots import committing
+from korvet.lake.store_errors import store_errors
 from korvet.pipeline.decoding.columns import DELETED, KEY, OFFSET, PARTITION, TIMESTAMP
 from korvet.pipeline.decoding.confluent import HEADER_BYTES
 from korvet.pipeline.decoding.tables import DecodedTable, Part, Span, commit_info

@@ -10,7 +10,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 import trio
@@ -29,7 +30,7 @@ from korvet.pipeline.cluster import Connecting
 from korvet.pipeline.group_offsets import GroupOffsets
 from korvet.pipeline.run.observing import Bounded, Ends, bounds_of_topics, end_offsets
 from korvet.pipeline.run.policy import DESCRIBED, LakeFile, Policy
-from korvet.pipeline.run.reporting import Reports
+from korvet.pipeline.run.reporting import REPORT_EVERY_S, Reports
 from korvet.pipeline.run.schedule import Health, State, TableSchedule, poll_s
 from korvet.pipeline.run.status import TableStatus
 from korvet.pipeline.run.tables import Places, Table, healths_that_may_pass
@@ -137,10 +138,13 @@ class Run:
         """Run one round over all tables. Raises KafkaError if no broker answers."""
         now = self.clock()
         seen, due, found = trio.run(self._observe, now)
-        self._advance(now, seen, due, found)
-        tend = partial(self._tend, now)
-        for _ in results(tend, [table for table in self.tables.values() if table.described is not None]):
-            pass
+        if not self.rounds:
+            self._publish()  # for reports during a long first round
+        with self._reporting():
+            self._advance(now, seen, due, found)
+            tend = partial(self._tend, now)
+            for _ in results(tend, [table for table in self.tables.values() if table.described is not None]):
+                pass
         self.rounds += 1
         self._publish()
         self._report()
@@ -334,6 +338,23 @@ class Run:
             TableStatus.of(table, str(self.places.lake.child(name)), self._archive.progress.get(name), now)
             for name, table in sorted(self.tables.items())
         )
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Report the last known state in an interval during the block, so that no report becomes old."""
+        ended = threading.Event()
+
+        def report() -> None:
+            while not ended.wait(REPORT_EVERY_S):
+                self._report()
+
+        thread = threading.Thread(target=report, name="reports")
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
     def _report(self, *, is_last: bool = False) -> None:
         report = partial(self._reports.commit, is_last=is_last)
