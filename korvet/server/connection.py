@@ -23,7 +23,7 @@ from attrs import define, field
 
 from korvet.broker.authorization import log_decisions
 from korvet.broker.broker import Broker
-from korvet.broker.context import CutShort, Disconnect, PendingResponse, RequestContext
+from korvet.broker.context import CutShort, Disconnect, PendingResponse, RequestContext, handled
 from korvet.broker.limits import Reservation
 from korvet.concurrency.decoded_budget import DecodedBudget, DecodedReservation
 from korvet.concurrency.time_slices import run_in_slices
@@ -296,7 +296,7 @@ class ServedConnection:
         exchange.response = request.refusal
         if exchange.response is None:
             try:
-                exchange.response = await request.api.handle(broker, request.body, exchange.context)
+                exchange.response = await handled(request.api.handle(broker, request.body, exchange.context))
             except CutShort as cut:
                 await self._send_first_half(request, cut.response)
                 raise

@@ -271,6 +271,19 @@ class Log(ABC):
             return await self.append(batches, acks=acks, timeout_s=timeout_s, transactions=transactions)
         return await self.append(batches, acks=acks, timeout_s=timeout_s)
 
+    def append_now(
+        self,
+        batches: Mapping[TopicPartition, RecordBatch],  # noqa: ARG002  this implementation always has to wait
+        *,
+        acks: int = -1,  # noqa: ARG002
+        timeout_s: float = 30.0,  # noqa: ARG002
+    ) -> AppendResults | PendingAppend | None:
+        """Do `begin_append` if it need not wait; otherwise do nothing, and return None.
+
+        The broker calls it first for a request with one batch of no transaction.
+        """
+        return None
+
     async def write_markers(
         self,
         markers: Mapping[TopicPartition, Marker],
@@ -462,6 +475,14 @@ class Catalogue(ABC):
     @abstractmethod
     async def topic(self, name: str) -> Topic | None:
         """Return one topic; return None only after reading the store itself."""
+
+    def known_topic(self, name: str) -> Topic | None:  # noqa: ARG002  this implementation knows none
+        """Return what `topic` returns if it need not wait, or None."""
+        return None
+
+    def known_topic_by_id(self, topic_id: UUID) -> Topic | None:  # noqa: ARG002
+        """Return what `topic_by_id` returns if it need not wait, or None."""
+        return None
 
     @abstractmethod
     async def topic_by_id(self, topic_id: UUID) -> Topic | None:

@@ -191,7 +191,13 @@ class MemoryStorage(Storage):
     async def topic(self, name: str) -> Topic | None:
         return self._topics.get(name)
 
+    def known_topic(self, name: str) -> Topic | None:
+        return self._topics.get(name)
+
     async def topic_by_id(self, topic_id: UUID) -> Topic | None:
+        return self.known_topic_by_id(topic_id)
+
+    def known_topic_by_id(self, topic_id: UUID) -> Topic | None:
         name = self._names.get(topic_id)
         return None if name is None else self._topics[name]
 
@@ -260,6 +266,16 @@ class MemoryStorage(Storage):
     # --- The log ----------------------------------------------------------------------------------------
 
     async def append(
+        self,
+        batches: Mapping[TopicPartition, RecordBatch],
+        *,
+        acks: int = -1,
+        timeout_s: float = 30.0,
+        transactions: Transactions = NO_TRANSACTIONS,
+    ) -> AppendResults:
+        return self.append_now(batches, acks=acks, timeout_s=timeout_s, transactions=transactions)
+
+    def append_now(
         self,
         batches: Mapping[TopicPartition, RecordBatch],
         *,
