@@ -277,7 +277,11 @@ def _append_one(
 
 
 def _respond_now(
-    broker: Broker, request: ProduceRequest, context: RequestContext, batches: Batches, outcomes: AppendResults
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    batches: Batches,
+    outcomes: AppendResults,
 ) -> ProduceResponse | None:
     """Return the response to a request with one partition, whose outcome is known."""
     is_success = _settle(broker, request, context, batches, outcomes)
@@ -434,7 +438,11 @@ async def _respond(
 
 
 def _settle(
-    broker: Broker, request: ProduceRequest, context: RequestContext, batches: Batches, outcomes: AppendResults
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    batches: Batches,
+    outcomes: AppendResults,
 ) -> bool:
     """Count a request whose outcomes are known. Return True if all its batches were appended, now or before.
 

@@ -16,20 +16,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import Final
+from types import CoroutineType
+from typing import Any, Final
 
 import trio
 from attrs import define, field
 
 from korvet.broker.authorization import log_decisions
 from korvet.broker.broker import Broker
-from korvet.broker.context import CutShort, Disconnect, PendingResponse, RequestContext, handled
+from korvet.broker.context import CutShort, Disconnect, PendingResponse, RequestContext
 from korvet.broker.limits import Reservation
 from korvet.concurrency.decoded_budget import DecodedBudget, DecodedReservation
 from korvet.concurrency.time_slices import run_in_slices
 from korvet.logs import LogLimit
 from korvet.protocol.buffers import Buffer
-from korvet.protocol.connection import PRODUCE, Api, Connection, LargeRequest, Request
+from korvet.protocol.connection import NEED_DATA, PRODUCE, Api, Connection, LargeRequest, Request
 from korvet.protocol.errors import ProtocolError
 from korvet.protocol.frames import LARGE_FRAME
 from korvet.protocol.requests import API_VERSIONS
@@ -37,6 +38,7 @@ from korvet.protocol.text import is_software
 from korvet.security.session import ANONYMOUS, Session, State
 from korvet.server.busy_poll import BusyPoll
 from korvet.server.patience import Patience, Progress
+from korvet.server.readiness import Readiness
 from korvet.server.receiving import Receiver, RequestMemory
 from korvet.server.transport import Transport
 
@@ -73,6 +75,7 @@ class Shared:
     broker: Broker
     apis: Mapping[int, Api]
     memory: RequestMemory
+    readiness: Readiness | None = None  # waits for the bytes of plain connections
     busy_poll: BusyPoll = field(init=False)
     complaints: LogLimit = field(factory=lambda: LogLimit(logger))
     objects: DecodedBudget = field(factory=lambda: DecodedBudget(OBJECTS_BYTES))
@@ -104,8 +107,13 @@ class Exchange:
     queued_s: float = 0.0
     handled_at: float = 0.0
     answered_at: float = 0.0
+    is_handled: bool = False  # the handler was called
+    handling: CoroutineType[Any, Any, object] | None = None  # the rest of the handler's work, which may wait
     response: object | None = None
     pending: PendingResponse | None = None
+    unsent: list[Buffer] | None = None  # the encoded response, or the rest of it
+    first_unsent: int = 0  # the index of the first buffer that was not sent whole
+    size: int = 0  # of the encoded response, in bytes
 
 
 @define(eq=False)
@@ -220,8 +228,9 @@ class ServedConnection:
     async def _serve_requests(self) -> None:
         """Serve requests one after the other, and return when all are answered."""
         try:
-            while (request := await self._next_request()) is not None:
-                await self._serve(request)
+            while await self._takes_request():
+                if self._current is not None:
+                    await self._serve(self._current)
                 if self.progress.active > self._slice_end:
                     # Other connections would starve beside a client that has sent many requests in advance.
                     await trio.lowlevel.checkpoint()
@@ -230,26 +239,58 @@ class ServedConnection:
         except Exception as error:  # noqa: BLE001  logged
             self._end_by(error)
 
-    async def _next_request(self) -> Request | None:
-        """Return the next request, or None if there is none because the client has disconnected, or a drain began."""
+    async def _takes_request(self) -> bool:
+        """Take the next request. It is the current one if it was not served without waiting.
+
+        Return False if there is none because the client has disconnected, or a drain began.
+        """
         try:
             while not self._is_ending:
                 if self._throttled_until:
                     await self._wait_until_unthrottled()
                 request = self.incoming.begin_request()
-                if isinstance(request, Request):
-                    return request
                 if isinstance(request, LargeRequest):
-                    return await self._decode(request)
-                self._is_receiving = True
-                has_more = await self.receiver.receive()
-                self._is_receiving = False
-                self._slice_end = monotonic() + SLICE_S
-                if not has_more:
+                    request = await self._decode(request)
+                if isinstance(request, Request):
                     break
+                if self.receiver.is_over:
+                    return False
+                await self._receive()
+                if self._current is not None:
+                    return True
+            else:
+                return False
         except (ProtocolError, OSError) as error:
             self._log(error)
-        return None
+            return False
+        self._serve_now(request)
+        return True
+
+    async def _receive(self) -> None:
+        """Wait for more bytes, and serve the requests in them until one has to wait, or the time slice is over."""
+        self._is_receiving = True
+        if self.incoming.idle:
+            await self.transport.serve_readable(self._serve_arrived)
+        else:
+            await self.receiver.receive_more()
+            self._slice_end = monotonic() + SLICE_S
+        self._is_receiving = False
+
+    def _serve_arrived(self) -> bool:
+        """Receive bytes, and serve the requests in them. Return False if the first task has to go on."""
+        self.receiver.receive()
+        self._slice_end = monotonic() + SLICE_S
+        if self.shared.broker.quotas.measures_times:
+            return False  # these are the times of the connections' own tasks
+        while not (self._is_ending or self._throttled_until):
+            request = self.incoming.begin_request()
+            if not isinstance(request, Request):
+                assert request is NEED_DATA  # noqa: S101  a large request needs several calls of `receive`
+                return self.incoming.idle and not self.receiver.is_over
+            self._serve_now(request)
+            if self._current is not None or self.progress.active > self._slice_end:
+                break
+        return False
 
     async def _decode(self, request: LargeRequest) -> Request:
         """Decode a large request once there is memory for its objects. Raises ProtocolError."""
@@ -279,47 +320,91 @@ class ServedConnection:
         self.progress.resumed()
         return is_early
 
-    async def _serve(self, request: Request) -> None:
-        """Handle one request; send its response, or leave that to the responder."""
+    def _serve_now(self, request: Request) -> None:
+        """Handle a request and send its response. It stays the current one if that has to wait for something."""
         exchange = self._begin(request)
         if self.session is not None and self.session.has_expired(request.api.key):
             raise Disconnect("its session has expired, and it does not authenticate again")
+        if self._pending:
+            return
+        self._handle(exchange)
+        if (
+            exchange.handling is None
+            and exchange.pending is None
+            and request.frame_size <= LARGE_FRAME
+            and self._answers_now(exchange)
+        ):
+            self._end_current(request)
+
+    def _handle(self, exchange: Exchange) -> None:
+        """Call the handler, and keep the response, or what has to be waited for."""
+        request, context = exchange.request, exchange.context
+        if self.receiver.queued_s:
+            exchange.queued_s, self.receiver.queued_s = self.receiver.queued_s, 0.0
+            context.is_timed = True
+        if request.left_over:
+            self._report_left_over(request)
+        exchange.is_handled = True
+        broker, response = self.shared.broker, request.refusal
+        if response is None:
+            try:
+                response = request.api.handle(broker, request.body, context)
+            finally:
+                if context.decisions is not None:
+                    log_decisions(context)
+        if isinstance(response, CoroutineType):
+            exchange.handling = response
+        else:
+            self._handled(exchange, response)
+
+    def _handled(self, exchange: Exchange, response: object) -> None:
+        """Keep what the handler has returned."""
+        if isinstance(response, PendingResponse):
+            exchange.pending = response
+        else:
+            exchange.response = response
+        if self.shared.broker.counters.is_counting:
+            exchange.handled_at = exchange.answered_at = monotonic()
+
+    async def _serve(self, exchange: Exchange) -> None:
+        """Go on with the current request: wait for what has to be waited for, or leave that to the responder."""
+        request = exchange.request
         if self._pending and not exchange.is_produce:
             await self._until_nothing_is_pending()
             self.receiver.queued_s += monotonic() - exchange.began
-        broker = self.shared.broker
-        if self.receiver.queued_s:
-            exchange.queued_s, self.receiver.queued_s = self.receiver.queued_s, 0.0
-            exchange.context.is_timed = True
-        if request.left_over:
-            self._report_left_over(request)
-        exchange.response = request.refusal
-        if exchange.response is None:
+        if not exchange.is_handled:
+            self._handle(exchange)
+        if exchange.handling is not None:
             try:
-                exchange.response = await handled(request.api.handle(broker, request.body, exchange.context))
+                response = await exchange.handling
             except CutShort as cut:
-                await self._send_first_half(request, cut.response)
+                await self._send_first_half(exchange, cut.response)
                 raise
             finally:
                 if exchange.context.decisions is not None:
                     log_decisions(exchange.context)
-        if broker.counters.is_counting:
-            exchange.handled_at = exchange.answered_at = monotonic()
-        if exchange.is_produce and isinstance(exchange.response, PendingResponse):
-            exchange.pending = exchange.response
-            if self._pending or self._has_more(request):
-                await self._respond_later(exchange)
-                return
+            self._handled(exchange, response)
+        if (
+            exchange.is_produce
+            and exchange.pending is not None
+            and (self._pending or self._has_more(request))
+        ):
+            await self._respond_later(exchange)
+            return
         if self._pending:
             await self._until_nothing_is_pending()
             exchange.answered_at = monotonic()
         await self._answer(exchange)
         if exchange.pending is not None:
             self._slice_end = self.progress.active + SLICE_S  # others ran while the store had not answered
+        self._end_current(request)
+
+    def _end_current(self, request: Request) -> None:
+        """Follow from a request that was answered what the client may send next."""
         self._current = None
         if self.session is not None:
             self._follow(self.session)
-        if not exchange.is_produce and request.api.key == API_VERSIONS:
+        if request.api.key == API_VERSIONS:
             self._identify(request)
 
     def _follow(self, session: Session) -> None:
@@ -443,71 +528,108 @@ class ServedConnection:
 
     async def _answer(self, exchange: Exchange) -> None:
         """Send the response, after waiting for it if it is pending."""
-        broker, request, context = self.shared.broker, exchange.request, exchange.context
-        counters = broker.counters
+        request = exchange.request
         if exchange.pending is not None:
             exchange.response = await exchange.pending.wait()
-            if counters.is_counting:
+            if self.shared.broker.counters.is_counting:
                 exchange.answered_at = monotonic()
-        if broker.quotas.is_enforced and self.incoming.accepted is None:
+        if request.frame_size > LARGE_FRAME:
             self._throttle(exchange)
-        if request.frame_size > LARGE_FRAME:
-            buffers = await run_in_slices(self.incoming.send_in_steps(request, exchange.response))
-        else:
-            buffers = self.incoming.send(request, exchange.response)
-        if counters.is_counting and exchange.response is not context.success:
-            counters.failed(request.api.name, exchange.response)
-        exchange.response = context.success = None  # they would keep the buffers that are sent already
-        if request.frame_size > LARGE_FRAME:
+            exchange.unsent = await run_in_slices(self.incoming.send_in_steps(request, exchange.response))
+            self._encoded(exchange)
             request.body = None  # a client may read the response slowly
-            context.release_objects()
-        size = 0
+            exchange.context.release_objects()
+        elif exchange.unsent is None and self._answers_now(exchange):
+            return
         try:
-            size = await self._send(buffers)
-        finally:
-            if counters.is_counting:
-                counters.answered(exchange, size, self.progress.active)
+            await self._send(exchange)
+        except BaseException:
+            self._count(exchange, 0)
+            raise
+        self._answered(exchange)
+
+    def _answers_now(self, exchange: Exchange) -> bool:
+        """Send the response to a small request. Return False if the client has to read some of it first."""
+        self._throttle(exchange)
+        exchange.unsent = self.incoming.send(exchange.request, exchange.response)
+        self._encoded(exchange)
+        try:
+            if not self._sends_all(exchange):
+                return False
+        except OSError:
+            self._count(exchange, 0)
+            raise
+        self._answered(exchange)
+        return True
+
+    def _encoded(self, exchange: Exchange) -> None:
+        """Count the errors in a response that was encoded, and release it: it would keep buffers that are sent."""
+        counters, context = self.shared.broker.counters, exchange.context
+        if counters.is_counting and exchange.response is not context.success:
+            counters.failed(exchange.request.api.name, exchange.response)
+        exchange.response = context.success = None
+        exchange.size = sum(map(len, exchange.unsent or ()))
+
+    def _answered(self, exchange: Exchange) -> None:
+        """Count a request whose response was sent, and release what it holds."""
+        self._count(exchange, exchange.size)
         self.progress.answered += 1
-        self._release(exchange, size)
-        has_waited = exchange.pending is not None or context.has_parked
-        self.shared.busy_poll.answered(exchange.began, self.progress.active, has_waited=has_waited)
+        self._release(exchange, exchange.size)
+        if (busy_poll := self.shared.busy_poll).is_useful:
+            has_waited = exchange.pending is not None or exchange.context.has_parked
+            busy_poll.answered(exchange.began, self.progress.active, has_waited=has_waited)
+
+    def _count(self, exchange: Exchange, size: int) -> None:
+        if (counters := self.shared.broker.counters).is_counting:
+            counters.answered(exchange, size, self.progress.active)
 
     def _throttle(self, exchange: Exchange) -> None:
         """Tell a client over its quota how long it has to wait, and read no further request in that time."""
-        throttle_ms = self.shared.broker.quotas.settle(exchange.context)
+        quotas = self.shared.broker.quotas
+        if not quotas.is_enforced or self.incoming.accepted is not None:
+            return
+        throttle_ms = quotas.settle(exchange.context)
         if not throttle_ms:
             return
         self._throttled_until = max(self._throttled_until, trio.current_time() + throttle_ms / 1000)
         if hasattr(exchange.response, "throttle_time_ms"):
             exchange.response.throttle_time_ms = throttle_ms
 
-    async def _send(self, buffers: list[Buffer]) -> int:
-        """Send the buffers without copying them, and release each when it is sent. Return the number of bytes.
+    async def _send(self, exchange: Exchange) -> None:
+        """Send the rest of a response, when the client has read enough of what was sent before."""
+        while not self._sends_all(exchange):
+            self.progress.is_sending = True
+            await self.transport.wait_writable()
+            self.progress.is_sending = False
 
-        A client that does not read delays only its own connection.
+    def _sends_all(self, exchange: Exchange) -> bool:
+        """Send the rest of a response without copying it, and release each buffer that is sent.
+
+        Return False if the client has to read some of it first. That delays only its own connection.
         """
-        size = sum(map(len, buffers))
-        first = 0
-        while first < len(buffers):
-            sent = self.transport.send(buffers, first)
-            self.progress.active = monotonic()
-            if sent == size:
-                break
-            while first < len(buffers) and sent >= len(buffers[first]):
-                sent -= len(buffers[first])
-                buffers[first] = b""
-                first += 1
-            if first < len(buffers):
-                buffers[first] = memoryview(buffers[first])[sent:]
-                self.progress.is_sending = True
-                await self.transport.wait_writable()
-                self.progress.is_sending = False
-        return size
+        buffers, first = exchange.unsent, exchange.first_unsent
+        if not buffers:
+            return True
+        sent = self.transport.send(buffers, first)
+        self.progress.active = monotonic()
+        if sent == exchange.size:
+            return True
+        while first < len(buffers) and sent >= len(buffers[first]):
+            sent -= len(buffers[first])
+            buffers[first] = b""
+            first += 1
+        exchange.first_unsent = first
+        if first == len(buffers):
+            return True
+        buffers[first] = memoryview(buffers[first])[sent:]
+        return False
 
-    async def _send_first_half(self, request: Request, response: object) -> None:
+    async def _send_first_half(self, exchange: Exchange, response: object) -> None:
         await self._until_nothing_is_pending()
-        data = b"".join(self.incoming.send(request, response))
-        await self._send([data[: len(data) // 2]])
+        data = b"".join(self.incoming.send(exchange.request, response))
+        exchange.size = len(data) // 2
+        exchange.unsent = [data[: exchange.size]]
+        await self._send(exchange)
 
     # --- Ends -------------------------------------------------------------------------------------------
 

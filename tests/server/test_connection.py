@@ -12,16 +12,18 @@ from attrs import define, field
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from korvet.broker.broker import open_broker
+from korvet.broker.context import RequestContext
 from korvet.broker.limits import ByteBudget
 from korvet.config import Config
 from korvet.handlers import APIS
+from korvet.protocol.connection import Request
 from korvet.protocol.frames import FrameReader
 from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from korvet.protocol.messages.metadata import MetadataRequest
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import build_batch
 from korvet.protocol.requests import encode_request
-from korvet.server.connection import SMALL_PRODUCES_AT_ONCE, ServedConnection, Shared
+from korvet.server.connection import SMALL_PRODUCES_AT_ONCE, Exchange, ServedConnection, Shared
 from korvet.server.receiving import RequestMemory
 from korvet.storage.memory import MemoryStorage
 from tests.handlers.support import Shim, install
@@ -359,8 +361,10 @@ async def test_sent_buffers_are_released_while_sending(setup: Setup) -> None:
     client.transport.room = 20
     buffers: list[Any] = [b"head", b"a" * 100, bytearray(b"b" * 10)]
     expected = b"".join(buffers)
+    request = Request(APIS[0], 9, 1, None, produce(), 100, 9)
+    exchange = Exchange(request, True, RequestContext(9), None, 0.0, unsent=buffers, size=len(expected))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(client.connection._send, buffers)
+        nursery.start_soon(client.connection._send, exchange)
         await wait_all_tasks_blocked()
         assert (b"", 84) == (buffers[0], len(buffers[1]))
         client.transport.read(1000)
