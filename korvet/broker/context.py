@@ -53,6 +53,17 @@ class PendingResponse(ABC):
     def abandon(self) -> None:
         """Release what the request holds, since the client will not receive the response."""
 
+    def notify(self, call: Callable[[], None]) -> bool:  # noqa: ARG002  this implementation cannot
+        """Call `call` once `response` can be called, from any task; it must neither wait nor raise.
+
+        Return False, and never call it, if the caller has to `wait`.
+        """
+        return False
+
+    def response(self) -> object | None:
+        """Return what `wait` returns, after `call` was called. May be called once."""
+        raise NotImplementedError
+
 
 @define(eq=False)
 class Decisions:

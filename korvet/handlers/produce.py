@@ -29,7 +29,7 @@ Declined: Kafka's internal topics.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -96,6 +96,8 @@ from korvet.storage.interface import (
 )
 
 NO_TIMESTAMP = -1
+# Limit of topics whose results are converted to a response without a pause.
+TOPICS_AT_ONCE = 64
 # Limit of refused records that a response lists for a partition.
 RECORD_ERRORS = 100
 
@@ -152,6 +154,15 @@ class PendingProduce(PendingResponse):
 
     def abandon(self) -> None:
         self.appending.abandon()
+
+    def notify(self, call: Callable[[], None]) -> bool:
+        if self.transactions or len(self.request.topic_data) > TOPICS_AT_ONCE:
+            return False
+        return self.appending.notify(call)
+
+    def response(self) -> ProduceResponse | None:
+        outcomes = self.outcomes | self.appending.results()
+        return _respond_now(self.broker, self.request, self.context, self.batches, outcomes)
 
 
 Handled = ProduceResponse | PendingProduce | None
@@ -283,11 +294,12 @@ def _respond_now(
     batches: Batches,
     outcomes: AppendResults,
 ) -> ProduceResponse | None:
-    """Return the response to a request with one partition, whose outcome is known."""
+    """Return the response to a request with few topics, once all outcomes are known."""
     is_success = _settle(broker, request, context, batches, outcomes)
     if request.acks == 0:
         return None
-    return _response(context, [_answer(request.topic_data[0], outcomes)], is_success=is_success)
+    topics = [_answer(topic, outcomes) for topic in request.topic_data if topic.partition_data]
+    return _response(context, topics, is_success=is_success)
 
 
 # --- Any number of batches -----------------------------------------------------------------------------------
@@ -427,7 +439,7 @@ async def _respond(
     outcomes: AppendResults,
 ) -> ProduceResponse | None:
     """Return the response once all outcomes are known."""
-    if len(outcomes) == 1 and len(request.topic_data) == 1:
+    if len(request.topic_data) <= TOPICS_AT_ONCE:
         return _respond_now(broker, request, context, batches, outcomes)
     is_success = _settle(broker, request, context, batches, outcomes)
     if request.acks == 0:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import monotonic
 from types import CoroutineType
 from typing import Any, Final
@@ -111,6 +112,8 @@ class Exchange:
     handling: CoroutineType[Any, Any, object] | None = None  # the rest of the handler's work, which may wait
     response: object | None = None
     pending: PendingResponse | None = None
+    is_notified: bool = False  # `pending` calls `_answer_known` once its response is known
+    is_known: bool = False  # it has
     unsent: list[Buffer] | None = None  # the encoded response, or the rest of it
     first_unsent: int = 0  # the index of the first buffer that was not sent whole
     size: int = 0  # of the encoded response, in bytes
@@ -133,13 +136,14 @@ class ServedConnection:
     _nursery: trio.Nursery | None = None  # owns all that this client causes
     _is_receiving: bool = False  # the first task waits for a request
     _is_ending: bool = False  # no further request is read
+    _is_ended: bool = False  # no further response is sent
     _at_disconnect: dict[object, Callable[[], None]] = field(factory=dict)
     _is_lost: bool = False  # the client has closed the connection, so unanswered requests are logged at DEBUG
     _current: Exchange | None = None  # the one that the first task handles
     # Those of the responder, in the order of the requests. There are few, and an empty deque takes 600 bytes.
     _pending: list[Exchange] = field(factory=list)
     _has_responder: bool = False
-    # The responder waits here while no response is pending, and the first task while too many are.
+    # The responder waits here while it has no response to wait for, and the first task while too many are pending.
     _other_task: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
     _principal: str = ANONYMOUS
     _client_id: str | None = None  # of the last request
@@ -190,7 +194,7 @@ class ServedConnection:
 
     def end(self) -> None:
         """End the connection immediately, even if requests are unanswered."""
-        self._is_ending = True
+        self._is_ending = self._is_ended = True
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
 
@@ -246,6 +250,8 @@ class ServedConnection:
         """
         try:
             while not self._is_ending:
+                while self._has_enough_to_do:
+                    await self._other_task.park()
                 if self._throttled_until:
                     await self._wait_until_unthrottled()
                 request = self.incoming.begin_request()
@@ -288,7 +294,8 @@ class ServedConnection:
                 assert request is NEED_DATA  # noqa: S101  a large request needs several calls of `receive`
                 return self.incoming.idle and not self.receiver.is_over
             self._serve_now(request)
-            if self._current is not None or self.progress.active > self._slice_end:
+            is_over = self.progress.active > self._slice_end
+            if self._current is not None or is_over or self._has_enough_to_do:
                 break
         return False
 
@@ -325,15 +332,18 @@ class ServedConnection:
         exchange = self._begin(request)
         if self.session is not None and self.session.has_expired(request.api.key):
             raise Disconnect("its session has expired, and it does not authenticate again")
-        if self._pending:
+        if self._pending and not exchange.is_produce:
             return
         self._handle(exchange)
-        if (
-            exchange.handling is None
-            and exchange.pending is None
-            and request.frame_size <= LARGE_FRAME
-            and self._answers_now(exchange)
-        ):
+        if exchange.handling is not None or request.frame_size > LARGE_FRAME:
+            return
+        if exchange.pending is not None:
+            if exchange.is_produce and not self.shared.broker.quotas.measures_times:
+                exchange.is_notified = exchange.pending.notify(partial(self._known, exchange))
+                if exchange.is_notified:
+                    self._pending.append(exchange)
+                    self._current = None
+        elif not self._pending and self._answers_now(exchange):
             self._end_current(request)
 
     def _handle(self, exchange: Exchange) -> None:
@@ -491,13 +501,15 @@ class ServedConnection:
         self._current = None
         if (quotas := self.shared.broker.quotas).is_enforced:
             quotas.worked(exchange.context)
+        self._start_responder()
+
+    def _start_responder(self) -> None:
+        """Start the second task, or wake it."""
         if not self._has_responder:
             self._has_responder = True
             assert self._nursery is not None  # noqa: S101  it is there while requests are served
             self._nursery.start_soon(self._respond, name=f"responses to {self.peer}")
-        self._other_task.unpark()
-        while self._has_enough_to_do:
-            await self._other_task.park()
+        self._other_task.unpark_all()
 
     @property
     def _has_enough_to_do(self) -> bool:
@@ -517,19 +529,50 @@ class ServedConnection:
         """Answer pending exchanges in order, until cancelled."""
         try:
             while True:
-                while not self._pending:
+                while not self._pending or (self._pending[0].is_notified and not self._pending[0].is_known):
                     await self._other_task.park()
                 await self._answer(self._pending[0])
-                del self._pending[0]
-                self._other_task.unpark()
-                self._end_if_idle()
+                self._end_first()
         except Exception as error:  # noqa: BLE001  logged
             self._end_by(error)
+
+    def _known(self, exchange: Exchange) -> None:
+        """Note that the store has answered. Called by the task that has received that."""
+        exchange.is_known = True
+        self._answer_known()
+
+    def _answer_known(self) -> None:
+        """Send the responses that are known, in order. Leave one that the client has to read first to the responder."""
+        pending = self._pending
+        try:
+            while pending and pending[0].is_known and pending[0].unsent is None and not self._is_ended:
+                self._take_known_response(pending[0])
+                if not self._answers_now(pending[0]):
+                    self._start_responder()
+                    return
+                self._end_first()
+        except Exception as error:  # noqa: BLE001  logged
+            self._end_by(error)
+
+    def _take_known_response(self, exchange: Exchange) -> None:
+        assert exchange.pending is not None  # noqa: S101  it has called `_known`
+        exchange.response = exchange.pending.response()
+        if self.shared.broker.counters.is_counting:
+            exchange.answered_at = monotonic()
+
+    def _end_first(self) -> None:
+        """Remove the first pending exchange, which was answered."""
+        del self._pending[0]
+        self._other_task.unpark_all()
+        self._end_if_idle()
 
     async def _answer(self, exchange: Exchange) -> None:
         """Send the response, after waiting for it if it is pending."""
         request = exchange.request
-        if exchange.pending is not None:
+        if exchange.is_known:
+            if exchange.unsent is None:
+                self._take_known_response(exchange)
+        elif exchange.pending is not None:
             exchange.response = await exchange.pending.wait()
             if self.shared.broker.counters.is_counting:
                 exchange.answered_at = monotonic()
@@ -690,6 +733,7 @@ class ServedConnection:
             level = logging.DEBUG if self._is_lost else logging.INFO
             fields = {"unanswered": unanswered, **self._fields()}
             logger.log(level, "%(peer)s: %(unanswered)d requests unanswered", fields)
+        self._is_ended = True
         for exchange in self._pending if self._current is None else (*self._pending, self._current):
             if exchange.pending is not None:
                 exchange.pending.abandon()

@@ -22,7 +22,7 @@ Every method may be cancelled; a cancelled `append` or `ack` may or may not have
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from types import MappingProxyType
@@ -198,6 +198,17 @@ class PendingAppend(ABC):
     @abstractmethod
     def abandon(self) -> None:
         """Release what the append holds, and withdraw batches that were not sent yet, since no caller waits for it."""
+
+    def notify(self, call: Callable[[], None]) -> bool:  # noqa: ARG002  this implementation cannot
+        """Call `call` once `results` are there, from any task; it must neither wait nor raise.
+
+        Return False, and never call it, if the caller has to `wait`.
+        """
+        return False
+
+    def results(self) -> AppendResults:
+        """Return the results, after `call` was called."""
+        raise NotImplementedError
 
 
 class Log(ABC):
