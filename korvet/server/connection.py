@@ -152,6 +152,8 @@ class ServedConnection:
     _objects: DecodedReservation | None = None  # for the objects of the request being decoded, if it is large
     _unanswered_bytes: int = 0  # total size of the requests in flight
     _slice_end: float = 0.0
+    # The last request had to wait. The next one is probably like it, so the first task does not leave it to another.
+    _has_waited: bool = False
     _timed: Api | None = None  # the API of the last request whose phases were timed
     _timed_again_at: float = 0.0  # when another request of it is timed
 
@@ -275,11 +277,14 @@ class ServedConnection:
     async def _receive(self) -> None:
         """Wait for more bytes, and serve the requests in them until one has to wait, or the time slice is over."""
         self._is_receiving = True
-        if self.incoming.idle:
-            await self.transport.serve_readable(self._serve_arrived)
-        else:
+        if not self.incoming.idle:
             await self.receiver.receive_more()
             self._slice_end = monotonic() + SLICE_S
+        elif self._has_waited:
+            await self.transport.wait_readable()
+            self._serve_arrived()
+        else:
+            await self.transport.serve_readable(self._serve_arrived)
         self._is_receiving = False
 
     def _serve_arrived(self) -> bool:
@@ -330,6 +335,7 @@ class ServedConnection:
     def _serve_now(self, request: Request) -> None:
         """Handle a request and send its response. It stays the current one if that has to wait for something."""
         exchange = self._begin(request)
+        self._has_waited = True
         if self.session is not None and self.session.has_expired(request.api.key):
             raise Disconnect("its session has expired, and it does not authenticate again")
         if self._pending and not exchange.is_produce:
@@ -343,8 +349,10 @@ class ServedConnection:
                 if exchange.is_notified:
                     self._pending.append(exchange)
                     self._current = None
+                    self._has_waited = False
         elif not self._pending and self._answers_now(exchange):
             self._end_current(request)
+            self._has_waited = False
 
     def _handle(self, exchange: Exchange) -> None:
         """Call the handler, and keep the response, or what has to be waited for."""
