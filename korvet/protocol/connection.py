@@ -255,7 +255,8 @@ class Connection:
             if len(frame) > LARGE_FRAME:
                 api_key = int.from_bytes(frame[:2], "big")
                 return LargeRequest(api_key, len(frame), self._parse_in_steps(memoryview(frame)))
-            return self._parse_repeated(frame) or self._parse(memoryview(frame))
+            repeated = None if self._repeated is None else self._parse_repeated(self._repeated, frame)
+            return repeated or self._parse(memoryview(frame))
         except ProtocolError:
             self._failed = True
             raise
@@ -312,10 +313,9 @@ class Connection:
             self._compare(version, header.client_id, body, frame)
         return _request(api, header, frame, body, end)
 
-    def _parse_repeated(self, frame: Frame) -> Request | None:
+    def _parse_repeated(self, repeated: RepeatedProduce, frame: Frame) -> Request | None:
         """Return the request in a small frame if it is a Produce like the last ones."""
-        repeated = self._repeated
-        if repeated is None or self.accepted is not None or self.is_bare or not isinstance(frame, bytearray):
+        if self.accepted is not None or self.is_bare or not isinstance(frame, bytearray):
             return None
         body = repeated.decode(frame)
         if body is None:

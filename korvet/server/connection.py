@@ -252,7 +252,7 @@ class ServedConnection:
         """
         try:
             while not self._is_ending:
-                while self._has_enough_to_do:
+                while self._pending and self._has_enough_to_do:
                     await self._other_task.park()
                 if self._throttled_until:
                     await self._wait_until_unthrottled()
@@ -263,9 +263,18 @@ class ServedConnection:
                     break
                 if self.receiver.is_over:
                     return False
-                await self._receive()
+                self._is_receiving = True
+                if not self.incoming.idle:
+                    await self.receiver.receive_more()
+                elif self._has_waited:
+                    await self.transport.wait_readable()
+                    self.receiver.receive()
+                else:
+                    await self.transport.serve_readable(self._serve_arrived)
+                self._is_receiving = False
                 if self._current is not None:
                     return True
+                self._slice_end = monotonic() + SLICE_S
             else:
                 return False
         except (ProtocolError, OSError) as error:
@@ -273,19 +282,6 @@ class ServedConnection:
             return False
         self._serve_now(request)
         return True
-
-    async def _receive(self) -> None:
-        """Wait for more bytes, and serve the requests in them until one has to wait, or the time slice is over."""
-        self._is_receiving = True
-        if not self.incoming.idle:
-            await self.receiver.receive_more()
-            self._slice_end = monotonic() + SLICE_S
-        elif self._has_waited:
-            await self.transport.wait_readable()
-            self._serve_arrived()
-        else:
-            await self.transport.serve_readable(self._serve_arrived)
-        self._is_receiving = False
 
     def _serve_arrived(self) -> bool:
         """Receive bytes, and serve the requests in them. Return False if the first task has to go on."""
@@ -299,8 +295,11 @@ class ServedConnection:
                 assert request is NEED_DATA  # noqa: S101  a large request needs several calls of `receive`
                 return self.incoming.idle and not self.receiver.is_over
             self._serve_now(request)
-            is_over = self.progress.active > self._slice_end
-            if self._current is not None or is_over or self._has_enough_to_do:
+            if (
+                self._current is not None
+                or self.progress.active > self._slice_end
+                or (self._pending and self._has_enough_to_do)
+            ):
                 break
         return False
 
@@ -584,62 +583,67 @@ class ServedConnection:
             exchange.response = await exchange.pending.wait()
             if self.shared.broker.counters.is_counting:
                 exchange.answered_at = monotonic()
-        if request.frame_size > LARGE_FRAME:
-            self._throttle(exchange)
-            exchange.unsent = await run_in_slices(self.incoming.send_in_steps(request, exchange.response))
-            self._encoded(exchange)
-            request.body = None  # a client may read the response slowly
-            exchange.context.release_objects()
-        elif exchange.unsent is None and self._answers_now(exchange):
-            return
+        if exchange.unsent is None:
+            if request.frame_size <= LARGE_FRAME:
+                is_sent = self._answers_now(exchange)
+            else:
+                if self.shared.broker.quotas.is_enforced:
+                    self._throttle(exchange)
+                buffers = await run_in_slices(self.incoming.send_in_steps(request, exchange.response))
+                request.body = None  # a client may read the response slowly
+                exchange.context.release_objects()
+                is_sent = self._sends(exchange, buffers)
+            if is_sent:
+                return
         try:
             await self._send(exchange)
         except BaseException:
-            self._count(exchange, 0)
+            self._count_unsent(exchange)
             raise
         self._answered(exchange)
 
     def _answers_now(self, exchange: Exchange) -> bool:
         """Send the response to a small request. Return False if the client has to read some of it first."""
-        self._throttle(exchange)
-        exchange.unsent = self.incoming.send(exchange.request, exchange.response)
-        self._encoded(exchange)
+        if self.shared.broker.quotas.is_enforced:
+            self._throttle(exchange)
+        return self._sends(exchange, self.incoming.send(exchange.request, exchange.response))
+
+    def _sends(self, exchange: Exchange, buffers: list[Buffer]) -> bool:
+        """Send an encoded response. Return False if the client has to read some of it first."""
+        counters, context = self.shared.broker.counters, exchange.context
+        if counters.is_counting and exchange.response is not context.success:
+            counters.failed(exchange.request.api.name, exchange.response)
+        exchange.response = context.success = None  # they would keep the buffers that are sent already
+        exchange.unsent = buffers
+        exchange.size = sum(map(len, buffers))
         try:
             if not self._sends_all(exchange):
                 return False
         except OSError:
-            self._count(exchange, 0)
+            self._count_unsent(exchange)
             raise
         self._answered(exchange)
         return True
 
-    def _encoded(self, exchange: Exchange) -> None:
-        """Count the errors in a response that was encoded, and release it: it would keep buffers that are sent."""
-        counters, context = self.shared.broker.counters, exchange.context
-        if counters.is_counting and exchange.response is not context.success:
-            counters.failed(exchange.request.api.name, exchange.response)
-        exchange.response = context.success = None
-        exchange.size = sum(map(len, exchange.unsent or ()))
-
     def _answered(self, exchange: Exchange) -> None:
         """Count a request whose response was sent, and release what it holds."""
-        self._count(exchange, exchange.size)
+        if (counters := self.shared.broker.counters).is_counting:
+            counters.answered(exchange, exchange.size, self.progress.active)
         self.progress.answered += 1
         self._release(exchange, exchange.size)
         if (busy_poll := self.shared.busy_poll).is_useful:
             has_waited = exchange.pending is not None or exchange.context.has_parked
             busy_poll.answered(exchange.began, self.progress.active, has_waited=has_waited)
 
-    def _count(self, exchange: Exchange, size: int) -> None:
+    def _count_unsent(self, exchange: Exchange) -> None:
         if (counters := self.shared.broker.counters).is_counting:
-            counters.answered(exchange, size, self.progress.active)
+            counters.answered(exchange, 0, self.progress.active)
 
     def _throttle(self, exchange: Exchange) -> None:
         """Tell a client over its quota how long it has to wait, and read no further request in that time."""
-        quotas = self.shared.broker.quotas
-        if not quotas.is_enforced or self.incoming.accepted is not None:
+        if self.incoming.accepted is not None:  # it has not authenticated yet
             return
-        throttle_ms = quotas.settle(exchange.context)
+        throttle_ms = self.shared.broker.quotas.settle(exchange.context)
         if not throttle_ms:
             return
         self._throttled_until = max(self._throttled_until, trio.current_time() + throttle_ms / 1000)

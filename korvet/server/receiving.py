@@ -93,8 +93,12 @@ class Receiver:
 
     def taken(self, frame_size: int) -> Reservation | None:
         """Take the bytes of a complete request from the budget. Return its reservation, which they include."""
-        reservation, self.reservation = self.reservation, None
-        self.memory.budget.take_now(frame_size - (reservation.size if reservation else 0))
+        reservation = self.reservation
+        if reservation is None:
+            self.memory.budget.take_now(frame_size)
+            return None
+        self.memory.budget.take_now(frame_size - reservation.size)
+        self.reservation = None
         return reservation
 
     def close(self) -> None:

@@ -89,7 +89,7 @@ class MemoryWatch:
     ) -> None:
         self._watches = watches
         self._tps = frozenset(tps)
-        self._event = trio.Event()
+        self._event: trio.Event | None = None  # most watches end before any wait
         self._grown: set[TopicPartition] = set()
 
     def __enter__(self) -> Self:
@@ -108,11 +108,15 @@ class MemoryWatch:
 
     def notify(self, tp: TopicPartition) -> None:
         self._grown.add(tp)
-        self._event.set()
+        if self._event is not None:
+            self._event.set()
 
     async def wait(self) -> Collection[TopicPartition]:
-        await self._event.wait()
-        self._event = trio.Event()
+        if self._grown:
+            await trio.lowlevel.checkpoint()
+        else:
+            self._event = trio.Event()
+            await self._event.wait()
         grown, self._grown = self._grown, set()
         return grown
 
