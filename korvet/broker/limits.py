@@ -76,7 +76,7 @@ class ByteBudget:
         self.taken -= size
         if reservation is not None and reservation is self._beyond:
             self._beyond = None
-        if self.limit >= 0:
+        if self.limit >= 0 and self._waiting:
             self._wake_next()
 
     def _wake_next(self) -> None:

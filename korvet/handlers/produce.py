@@ -242,13 +242,23 @@ def _handle_one(
         checks = _check(broker, request, context, topic, partition)
         next(checks)
     except StopIteration as checked:
-        return _append_one(broker, request, context, tp, checked.value)
+        batches: Batches = {tp: checked.value}
     except KafkaError as error:
         _note_failure(broker, tp, partition, error)
         return _respond_now(broker, request, context, {}, {tp: detached(error)})
     except RequestRefused as refused:
         return _respond_now(broker, request, context, {}, {tp: refused.error})
-    return _handle_large(broker, request, context, tp, checks)
+    else:
+        return _handle_large(broker, request, context, tp, checks)
+    began = monotonic() if context.is_timed else 0.0
+    appending = broker.log.append_now(batches, acks=request.acks, timeout_s=max(request.timeout_ms, 0) / 1000)
+    if appending is None:
+        return _append(broker, request, context, batches, {})
+    if began:
+        context.stored_s = monotonic() - began
+    if isinstance(appending, dict):
+        return _respond_now(broker, request, context, batches, appending)
+    return PendingProduce(broker, request, context, batches, {}, None, appending)
 
 
 async def _handle_large(
@@ -269,22 +279,6 @@ async def _handle_large(
     except RequestRefused as refused:
         outcomes[tp] = refused.error
     return await _append(broker, request, context, batches, outcomes)
-
-
-def _append_one(
-    broker: Broker, request: ProduceRequest, context: RequestContext, tp: TopicPartition, batch: RecordBatch
-) -> Handled | Coroutine[Any, Any, Handled]:
-    """Append a batch that was checked, and respond."""
-    batches = {tp: batch}
-    began = monotonic() if context.is_timed else 0.0
-    appending = broker.log.append_now(batches, acks=request.acks, timeout_s=max(request.timeout_ms, 0) / 1000)
-    if appending is None:
-        return _append(broker, request, context, batches, {})
-    if began:
-        context.stored_s = monotonic() - began
-    if isinstance(appending, dict):
-        return _respond_now(broker, request, context, batches, appending)
-    return PendingProduce(broker, request, context, batches, {}, None, appending)
 
 
 def _respond_now(
@@ -460,7 +454,14 @@ def _settle(
 
     Raises Disconnect if the client can learn of an error only from that.
     """
-    is_success = _count(broker, batches, outcomes)
+    successes = 0
+    for tp, batch in batches.items():
+        outcome = outcomes[tp]
+        if isinstance(outcome, AppendResult):
+            successes += 1
+            if not outcome.duplicate:
+                broker.counters.stored(tp.topic, batch.record_count, batch.size)
+    is_success = successes == len(outcomes)
     if broker.quotas.is_enforced:
         broker.quotas.produced(context, is_time_exempt=request.acks == 0)
     if request.acks == 0 and not is_success:
@@ -632,18 +633,6 @@ def _check_keys(batch: RecordBatch, tp: TopicPartition) -> Steps[None]:
             f"Compacted topic cannot accept message without key in topic partition {tp.topic}-{tp.partition}."
         )
         raise KeysMissing(message, refused[:RECORD_ERRORS])
-
-
-def _count(broker: Broker, batches: Batches, outcomes: AppendResults) -> bool:
-    """Count the batches that were appended. Return True if all batches of the request were, or before."""
-    successes = 0
-    for tp, batch in batches.items():
-        outcome = outcomes[tp]
-        if isinstance(outcome, AppendResult):
-            successes += 1
-            if not outcome.duplicate:
-                broker.counters.stored(tp.topic, batch.record_count, batch.size)
-    return successes == len(outcomes)
 
 
 def _disconnect_on_errors(outcomes: AppendResults) -> None:

@@ -350,7 +350,6 @@ class ServedConnection:
                     self._current = None
                     self._has_waited = False
         elif not self._pending and self._answers_now(exchange):
-            self._end_current(request)
             self._has_waited = False
 
     def _handle(self, exchange: Exchange) -> None:
@@ -414,15 +413,6 @@ class ServedConnection:
         await self._answer(exchange)
         if exchange.pending is not None:
             self._slice_end = self.progress.active + SLICE_S  # others ran while the store had not answered
-        self._end_current(request)
-
-    def _end_current(self, request: Request) -> None:
-        """Follow from a request that was answered what the client may send next."""
-        self._current = None
-        if self.session is not None:
-            self._follow(self.session)
-        if request.api.key == API_VERSIONS:
-            self._identify(request)
 
     def _follow(self, session: Session) -> None:
         """Accept the requests that the session's state allows, or none after a failed authentication."""
@@ -475,7 +465,11 @@ class ServedConnection:
         context.at_disconnect = self._at_disconnect
         if self._objects is not None:
             context.objects, self._objects = self._objects, None
-        reservation = receiver.taken(size)
+        reservation = receiver.reservation
+        if reservation is None:
+            shared.memory.budget.take_now(size)
+        else:
+            receiver.take(reservation, size)
         is_produce = api.key == PRODUCE
         self._current = exchange = Exchange(request, is_produce, context, reservation, began)
         if receiver.arriving_since:
@@ -584,16 +578,13 @@ class ServedConnection:
             if self.shared.broker.counters.is_counting:
                 exchange.answered_at = monotonic()
         if exchange.unsent is None:
-            if request.frame_size <= LARGE_FRAME:
-                is_sent = self._answers_now(exchange)
-            else:
-                if self.shared.broker.quotas.is_enforced:
-                    self._throttle(exchange)
+            buffers = None
+            if request.frame_size > LARGE_FRAME:
+                self._throttle(exchange)
                 buffers = await run_in_slices(self.incoming.send_in_steps(request, exchange.response))
                 request.body = None  # a client may read the response slowly
                 exchange.context.release_objects()
-                is_sent = self._sends(exchange, buffers)
-            if is_sent:
+            if self._answers_now(exchange, buffers):
                 return
         try:
             await self._send(exchange)
@@ -602,14 +593,12 @@ class ServedConnection:
             raise
         self._answered(exchange)
 
-    def _answers_now(self, exchange: Exchange) -> bool:
-        """Send the response to a small request. Return False if the client has to read some of it first."""
-        if self.shared.broker.quotas.is_enforced:
-            self._throttle(exchange)
-        return self._sends(exchange, self.incoming.send(exchange.request, exchange.response))
-
-    def _sends(self, exchange: Exchange, buffers: list[Buffer]) -> bool:
-        """Send an encoded response. Return False if the client has to read some of it first."""
+    def _answers_now(self, exchange: Exchange, buffers: list[Buffer] | None = None) -> bool:
+        """Send the response, `buffers` if it is encoded. Return False if the client has to read some of it first."""
+        if buffers is None:
+            if self.shared.broker.quotas.is_enforced:
+                self._throttle(exchange)
+            buffers = self.incoming.send(exchange.request, exchange.response)
         counters, context = self.shared.broker.counters, exchange.context
         if counters.is_counting and exchange.response is not context.success:
             counters.failed(exchange.request.api.name, exchange.response)
@@ -634,6 +623,12 @@ class ServedConnection:
         if (busy_poll := self.shared.busy_poll).is_useful:
             has_waited = exchange.pending is not None or exchange.context.has_parked
             busy_poll.answered(exchange.began, self.progress.active, has_waited=has_waited)
+        if self._current is exchange:
+            self._current = None
+            if self.session is not None:
+                self._follow(self.session)
+            if exchange.request.api.key == API_VERSIONS:
+                self._identify(exchange.request)
 
     def _count_unsent(self, exchange: Exchange) -> None:
         if (counters := self.shared.broker.counters).is_counting:
@@ -641,9 +636,10 @@ class ServedConnection:
 
     def _throttle(self, exchange: Exchange) -> None:
         """Tell a client over its quota how long it has to wait, and read no further request in that time."""
-        if self.incoming.accepted is not None:  # it has not authenticated yet
+        quotas = self.shared.broker.quotas
+        if not quotas.is_enforced or self.incoming.accepted is not None:  # it has not authenticated yet
             return
-        throttle_ms = self.shared.broker.quotas.settle(exchange.context)
+        throttle_ms = quotas.settle(exchange.context)
         if not throttle_ms:
             return
         self._throttled_until = max(self._throttled_until, trio.current_time() + throttle_ms / 1000)

@@ -91,15 +91,10 @@ class Receiver:
             if not self.incoming.idle:
                 raise ProtocolError("it went in the middle of a request")
 
-    def taken(self, frame_size: int) -> Reservation | None:
-        """Take the bytes of a complete request from the budget. Return its reservation, which they include."""
-        reservation = self.reservation
-        if reservation is None:
-            self.memory.budget.take_now(frame_size)
-            return None
+    def take(self, reservation: Reservation, frame_size: int) -> None:
+        """Take the bytes of a complete request that arrived in parts, which include those of its reservation."""
         self.memory.budget.take_now(frame_size - reservation.size)
         self.reservation = None
-        return reservation
 
     def close(self) -> None:
         """Release the bytes of a request that has arrived in part."""

@@ -9,7 +9,8 @@ from attrs import Factory, define, field, frozen
 
 from korvet.concurrency.time_slices import TimeSlices, run_in_slices
 from korvet.protocol.errors import KafkaError, MessageTooLarge, RequestTimedOut, detached
-from korvet.protocol.record_batch import RecordBatch
+from korvet.protocol.record_batch import CODEC_BITS, RecordBatch
+from korvet.protocol.steps import RECORDS_A_STEP, at_once
 from korvet.storage.failed_sequences import ProducerBatch
 from korvet.storage.interface import (
     NO_TRANSACTIONS,
@@ -80,9 +81,11 @@ class Appender:
             return None
         try:
             packed = self._pack(partition, batch, None)
+            if not isinstance(packed, Packed):
+                if batch.attributes & CODEC_BITS or batch.record_count > RECORDS_A_STEP:
+                    return None
+                packed = at_once(packed)
         except KafkaError:
-            return None
-        if not isinstance(packed, Packed):
             return None
         submission = Submission(max(APPEND_LIMIT_S, timeout_s), timeout_s, context.failed)
         ticket = Ticket(
