@@ -252,8 +252,9 @@ class ServedConnection:
         """
         try:
             while not self._is_ending:
-                while self._pending and self._has_enough_to_do:
+                if self._pending and self._has_enough_to_do:
                     await self._other_task.park()
+                    continue
                 if self._throttled_until:
                     await self._wait_until_unthrottled()
                 request = self.incoming.begin_request()

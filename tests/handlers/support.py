@@ -108,14 +108,17 @@ async def append(broker: Broker, tp: TopicPartition = T0, *values: bytes | None,
 class SlowAppend(PendingAppend):
     """An append whose results are known when the test sets `done`, as of a remote store."""
 
-    def __init__(self, results: AppendResults) -> None:
-        self.results = results
+    def __init__(self, appended: AppendResults) -> None:
+        self.appended = appended
         self.done = trio.Event()
         self.is_abandoned = False
 
     async def wait(self) -> AppendResults:
         await self.done.wait()
-        return self.results
+        return self.appended
+
+    def results(self) -> AppendResults:
+        return self.appended
 
     def abandon(self) -> None:
         self.is_abandoned = True

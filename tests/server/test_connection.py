@@ -275,7 +275,7 @@ async def test_error_in_a_pending_response_ends_its_connection(
     client = setup.connect()
     client.ask((produce(), 9), (produce(), 9))
     await wait_all_tasks_blocked()
-    setup.slow.appends[0].results = None  # type: ignore[assignment]
+    setup.slow.appends[0].appended = None  # type: ignore[assignment]
     setup.slow.begun[0].set()
     await wait_all_tasks_blocked()
 
@@ -423,3 +423,97 @@ async def test_drain_ends_a_handshake(setup: Setup) -> None:
     await wait_all_tasks_blocked()
 
     assert transport.is_closed
+
+
+# --- Stores that notify -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def notifying(setup: Setup) -> list[Any]:
+    """The appends of a storage that notifies, in the order in which they were begun."""
+    install(setup.shared.broker, setup.slow.notifying_shim())
+    return setup.slow.appends
+
+
+async def test_notified_responses_keep_the_order_of_the_requests(setup: Setup, notifying: list[Any]) -> None:
+    client = setup.connect()
+    client.ask((produce(), 9), (produce(), 9), (METADATA, 12), (produce(), 9))
+    await wait_all_tasks_blocked()
+    assert 2 == len(notifying)
+    notifying[1].complete()
+    assert [] == client.answered
+    notifying[0].complete()
+    assert [1, 2] == client.answered
+    await wait_all_tasks_blocked()
+    assert [1, 2, 3] == client.answered
+    notifying[2].complete()
+
+    assert [1, 2, 3, 4] == client.answered
+
+
+async def test_notified_responses_need_no_second_task(setup: Setup, notifying: list[Any]) -> None:
+    client = setup.connect()
+    for number in range(3):
+        client.ask((produce(), 9))
+        await wait_all_tasks_blocked()
+        notifying[number].complete()
+
+    assert [1, 2, 3] == client.answered
+    assert 1 == tasks_in(setup.nursery)
+
+
+async def test_responder_sends_what_the_client_has_no_room_for(setup: Setup, notifying: list[Any]) -> None:
+    client = setup.connect()
+    client.ask(*[(produce(), 9)] * 3)
+    await wait_all_tasks_blocked()
+    client.transport.room = 20
+    for append in notifying:
+        append.complete()
+    await wait_all_tasks_blocked()
+    assert 20 == len(client.transport.sent)
+    client.transport.read(1000)
+    await wait_all_tasks_blocked()
+
+    assert [1, 2, 3] == client.answered
+    assert 0 == setup.shared.produces
+
+
+async def test_notified_produces_are_limited(setup: Setup, notifying: list[Any]) -> None:
+    client = setup.connect()
+    client.ask(*[(produce(), 9)] * (SMALL_PRODUCES_AT_ONCE + 1))
+    await wait_all_tasks_blocked()
+    assert SMALL_PRODUCES_AT_ONCE == len(notifying)
+    notifying[0].complete()
+    await wait_all_tasks_blocked()
+
+    assert SMALL_PRODUCES_AT_ONCE + 1 == len(notifying)
+
+
+async def test_drain_answers_notified_produces_and_reads_no_more(setup: Setup, notifying: list[Any]) -> None:
+    client = setup.connect()
+    client.ask(*[(produce(), 9)] * 2)
+    await wait_all_tasks_blocked()
+    client.connection.drain(trio.current_time() + 10)
+    client.ask((produce(), 9))
+    await wait_all_tasks_blocked()
+    assert not client.transport.is_closed
+    for append in notifying:
+        append.complete()
+    await wait_all_tasks_blocked()
+
+    assert [1, 2] == client.answered
+    assert client.transport.is_closed
+
+
+async def test_end_abandons_notified_produces(setup: Setup, notifying: list[Any]) -> None:
+    client = setup.connect()
+    client.ask(*[(produce(), 9)] * 2)
+    await wait_all_tasks_blocked()
+    client.connection.end()
+    await wait_all_tasks_blocked()
+    for append in notifying:
+        append.complete()
+
+    assert all(append.is_abandoned for append in notifying)
+    assert [] == client.answered
+    assert 0 == setup.shared.produces
