@@ -1,11 +1,16 @@
 """One client's connection: read requests and send responses, in order.
 
 One task reads a request, handles it, sends its response, and then reads the next request. Requests are not queued: the
-broker does not read from a client that sends faster than it is served. There is one exception. If the response to a
-Produce is pending (`PendingResponse`), and the client has sent more, a second task, the responder, waits for the result
-and sends the response, while the first one reads on. So the broker decodes the next batch while the store appends the
-previous one. A request other than Produce is not handled until all earlier requests are answered. If the store never
-waits, a connection has only one task.
+broker does not read from a client that sends faster than it is served. There is one exception. While the response to a
+Produce is pending (`PendingResponse`), the next Produce requests are handled. So the broker decodes the next batch
+while the store appends the previous one. A request other than Produce is not handled until all earlier requests are
+answered.
+
+Functions without `async` do what takes no wait: `_serve_now` handles a request and sends its response. Other tasks call
+them as well. While the first task waits for a request, the transport calls `_serve_arrived` when bytes have arrived,
+and wakes the first task only if that returns False. If the store can notify, it calls `_known` when the result of a
+Produce is there. A second task, the responder, sends responses that the client has no room for, and waits for the
+results of a store that cannot notify, if the client has sent more.
 
 Both tasks run in the connection's nursery and end with it. Waiting for a request can be cancelled. A request that was
 read is shielded until its response is sent, or until the deadline that a drain sets.
@@ -344,14 +349,25 @@ class ServedConnection:
         if exchange.handling is not None or request.frame_size > LARGE_FRAME:
             return
         if exchange.pending is not None:
-            if exchange.is_produce and not self.shared.broker.quotas.measures_times:
-                exchange.is_notified = exchange.pending.notify(partial(self._known, exchange))
-                if exchange.is_notified:
-                    self._pending.append(exchange)
-                    self._current = None
-                    self._has_waited = False
+            self._has_waited = not self._is_left_to_store(exchange)
         elif not self._pending and self._answers_now(exchange):
             self._has_waited = False
+
+    def _is_left_to_store(self, exchange: Exchange) -> bool:
+        """Return True if the store notifies when the current exchange, a small Produce, can be answered."""
+        request, pending = exchange.request, exchange.pending
+        if (
+            pending is None
+            or not exchange.is_produce
+            or request.frame_size > LARGE_FRAME
+            or self.shared.broker.quotas.measures_times  # it would be the time of the store's task
+            or not pending.notify(partial(self._known, exchange))
+        ):
+            return False
+        exchange.is_notified = True
+        self._pending.append(exchange)
+        self._current = None
+        return True
 
     def _handle(self, exchange: Exchange) -> None:
         """Call the handler, and keep the response, or what has to be waited for."""
@@ -401,13 +417,12 @@ class ServedConnection:
                 if exchange.context.decisions is not None:
                     log_decisions(exchange.context)
             self._handled(exchange, response)
-        if (
-            exchange.is_produce
-            and exchange.pending is not None
-            and (self._pending or self._has_more(request))
-        ):
-            await self._respond_later(exchange)
-            return
+        if exchange.is_produce and exchange.pending is not None:
+            if self._is_left_to_store(exchange):
+                return
+            if self._pending or self._has_more(request):
+                await self._respond_later(exchange)
+                return
         if self._pending:
             await self._until_nothing_is_pending()
             exchange.answered_at = monotonic()
