@@ -161,7 +161,7 @@ class PendingProduce(PendingResponse):
         return self.appending.notify(call)
 
     def response(self) -> ProduceResponse | None:
-        outcomes = self.outcomes | self.appending.results()
+        outcomes = self.outcomes | self.appending.known_results()
         return _respond_now(self.broker, self.request, self.context, self.batches, outcomes)
 
 
@@ -251,7 +251,7 @@ def _handle_one(
     else:
         return _handle_large(broker, request, context, tp, checks)
     began = monotonic() if context.is_timed else 0.0
-    appending = broker.log.append_now(batches, acks=request.acks, timeout_s=max(request.timeout_ms, 0) / 1000)
+    appending = broker.log.try_append(batches, acks=request.acks, timeout_s=max(request.timeout_ms, 0) / 1000)
     if appending is None:
         return _append(broker, request, context, batches, {})
     if began:

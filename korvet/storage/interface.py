@@ -200,13 +200,13 @@ class PendingAppend(ABC):
         """Release what the append holds, and withdraw batches that were not sent yet, since no caller waits for it."""
 
     def notify(self, call: Callable[[], None]) -> bool:  # noqa: ARG002  this implementation cannot
-        """Call `call` once `results` are there, from any task; it must neither wait nor raise.
+        """Call `call` once `known_results` are there, from any task; it must neither wait nor raise.
 
         Return False, and never call it, if the caller has to `wait`.
         """
         return False
 
-    def results(self) -> AppendResults:
+    def known_results(self) -> AppendResults:
         """Return the results, after `call` was called."""
         raise NotImplementedError
 
@@ -282,7 +282,7 @@ class Log(ABC):
             return await self.append(batches, acks=acks, timeout_s=timeout_s, transactions=transactions)
         return await self.append(batches, acks=acks, timeout_s=timeout_s)
 
-    def append_now(
+    def try_append(
         self,
         batches: Mapping[TopicPartition, RecordBatch],  # noqa: ARG002  this implementation always has to wait
         *,

@@ -277,9 +277,9 @@ class MemoryStorage(Storage):
         timeout_s: float = 30.0,
         transactions: Transactions = NO_TRANSACTIONS,
     ) -> AppendResults:
-        return self.append_now(batches, acks=acks, timeout_s=timeout_s, transactions=transactions)
+        return self.try_append(batches, acks=acks, timeout_s=timeout_s, transactions=transactions)
 
-    def append_now(
+    def try_append(
         self,
         batches: Mapping[TopicPartition, RecordBatch],
         *,

@@ -36,7 +36,7 @@ class StorageProxy(Storage):
     storage: Storage
 
     # These need no wait, which `call` may have to do. The broker then uses the methods that are forwarded.
-    append_now: ClassVar[Any] = Storage.append_now
+    try_append: ClassVar[Any] = Storage.try_append
     known_topic: ClassVar[Any] = Storage.known_topic
     known_topic_by_id: ClassVar[Any] = Storage.known_topic_by_id
     append: ClassVar[Any] = forwarded("append")

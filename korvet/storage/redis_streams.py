@@ -387,7 +387,7 @@ class RedisStreamsStorage(Storage):
     ) -> AppendResults | PendingAppend:
         return await self._appender.begin(batches, acks=acks, timeout_s=timeout_s, transactions=transactions)
 
-    def append_now(
+    def try_append(
         self, batches: Mapping[TopicPartition, RecordBatch], *, acks: int = -1, timeout_s: float = 30.0
     ) -> PendingAppend | None:
         return self._appender.begin_now(batches, acks=acks, timeout_s=timeout_s)

@@ -117,7 +117,7 @@ class SlowAppend(PendingAppend):
         await self.done.wait()
         return self.appended
 
-    def results(self) -> AppendResults:
+    def known_results(self) -> AppendResults:
         return self.appended
 
     def abandon(self) -> None:
@@ -126,7 +126,7 @@ class SlowAppend(PendingAppend):
 
 # Methods that a storage with one of these methods replaced leaves to it.
 WITHOUT_WAITING = {
-    "append_now": {"append", "begin_append"},
+    "try_append": {"append", "begin_append"},
     "known_topic": {"topic"},
     "known_topic_by_id": {"topic_by_id"},
 }

@@ -56,10 +56,10 @@ class SlowStorage:
 
     def notifying_shim(self) -> Shim:
         """Return the storage whose appends begin without waiting, and notify when they complete."""
-        return Shim(self.storage, append_now=self.append_now)
+        return Shim(self.storage, try_append=self.try_append)
 
-    def append_now(self, batches: Any, **options: Any) -> NotifyingAppend:
-        append = NotifyingAppend(self.storage.append_now(batches, **options))
+    def try_append(self, batches: Any, **options: Any) -> NotifyingAppend:
+        append = NotifyingAppend(self.storage.try_append(batches, **options))
         self.appends.append(append)
         return append
 

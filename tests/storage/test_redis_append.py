@@ -537,23 +537,23 @@ async def test_small_append_notifies_and_leaves_no_reference_cycle(
 
 async def notified(storage: Storage, number: int) -> None:
     """Append a record without waiting for anything but the notification."""
-    appending = storage.append_now({TP: batch([Record(b"%d" % number)])})
+    appending = storage.try_append({TP: batch([Record(b"%d" % number)])})
     assert isinstance(appending, PendingAppend)
     is_done = trio.Event()
     assert appending.notify(is_done.set)
     await is_done.wait()
-    assert isinstance(appending.results()[TP], AppendResult)
+    assert isinstance(appending.known_results()[TP], AppendResult)
 
 
 @each_layout
 async def test_append_that_has_to_wait_is_not_begun(redis_server: RedisServer, layout: str) -> None:
     async with broker_on(redis_server, layout) as storage:
         one = batch([Record(b"x")])
-        assert storage.append_now({}) is None
-        assert storage.append_now({TP: one, TopicPartition("t", 1): one}) is None
-        assert storage.append_now({TopicPartition("nowhere", 0): one}) is None
+        assert storage.try_append({}) is None
+        assert storage.try_append({TP: one, TopicPartition("t", 1): one}) is None
+        assert storage.try_append({TopicPartition("nowhere", 0): one}) is None
         for server in storage._redis.servers():  # type: ignore[attr-defined]
             server.connection.end("a test")
-        assert storage.append_now({TP: one}) is None
+        assert storage.try_append({TP: one}) is None
 
         assert [] == await values_of(storage)

@@ -64,7 +64,7 @@ class Appender:
     def begin_now(
         self, batches: Mapping[TopicPartition, RecordBatch], *, acks: int, timeout_s: float
     ) -> PendingAppend | None:
-        """See `Storage.append_now`: one batch that is packed in one step, and that no replica has to confirm."""
+        """See `Storage.try_append`: one batch that is packed in one step, and that no replica has to confirm."""
         if len(batches) != 1:
             return None
         ((tp, batch),) = batches.items()
@@ -308,7 +308,7 @@ class SubmittedAppend(PendingAppend):
         submission.notify = done
         return True
 
-    def results(self) -> AppendResults:
+    def known_results(self) -> AppendResults:
         return self.submission.results
 
     def abandon(self) -> None:
