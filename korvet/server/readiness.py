@@ -52,7 +52,10 @@ class Readiness:
 
         await trio.lowlevel.wait_task_rescheduled(abort)
         if waiter.error is not None:
-            raise waiter.error
+            try:
+                raise waiter.error
+            finally:
+                waiter.error = None  # its traceback refers to this function, and so to the waiter
 
     def forget(self, number: int) -> None:
         """Unregister a socket, before it is closed."""
