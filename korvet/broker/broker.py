@@ -293,6 +293,14 @@ class Broker:
         self.authorize(context, operation, ResourceType.TOPIC, topic.name)
         return topic
 
+    def known_topic(self, name: str) -> Topic | None:
+        """Return a topic for a client that is authorized, or None if it is unknown, or has to be waited for."""
+        return self._storage.known_topic(name)
+
+    def known_topic_by_id(self, topic_id: UUID) -> Topic | None:
+        """Return the topic with that id for a client that is authorized, or None as `known_topic` does."""
+        return self._storage.known_topic_by_id(topic_id)
+
     async def find_topic_by_id(self, topic_id: UUID) -> Topic:
         """Return the topic with that id for a client that is authorized. Raises UnknownTopicId."""
         topic = await self._storage.topic_by_id(topic_id)

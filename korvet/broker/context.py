@@ -6,7 +6,8 @@ Every module of the broker may import this one, which imports none of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import trio
 from attrs import define, field
@@ -18,6 +19,11 @@ from korvet.security.session import ANONYMOUS, Session
 # Limits of the names in a line of the audit log, and of the characters of each.
 NAMES_LOGGED = 5
 NAME_CHARACTERS = 255
+
+
+async def handled(response: object) -> Any:
+    """Return the response that a handler has returned, or that of the coroutine that it has returned."""
+    return await response if isinstance(response, Coroutine) else response
 
 
 class Disconnect(Exception):  # noqa: N818  it is the answer to a request, not an error
@@ -46,6 +52,17 @@ class PendingResponse(ABC):
     @abstractmethod
     def abandon(self) -> None:
         """Release what the request holds, since the client will not receive the response."""
+
+    def notify(self, call: Callable[[], None]) -> bool:  # noqa: ARG002  this implementation cannot
+        """Call `call` once `response` can be called, from any task; it must neither wait nor raise.
+
+        Return False, and never call it, if the caller has to `wait`.
+        """
+        return False
+
+    def response(self) -> object | None:
+        """Return what `wait` returns, after `call` was called. May be called once."""
+        raise NotImplementedError
 
 
 @define(eq=False)

@@ -51,7 +51,8 @@ class ByteBudget:
     def take_now(self, size: int) -> None:
         """Count bytes that were already received."""
         self.taken += size
-        self.highest = max(self.highest, self.taken)
+        if self.taken > self.highest:  # noqa: PLR1730  max() would be a call for each request
+            self.highest = self.taken
 
     async def wait_for_room(self, reservation: Reservation) -> None:
         """Wait until the request may receive more. Return immediately, without a checkpoint, if it may now.
@@ -75,7 +76,7 @@ class ByteBudget:
         self.taken -= size
         if reservation is not None and reservation is self._beyond:
             self._beyond = None
-        if self._waiting:
+        if self.limit >= 0 and self._waiting:
             self._wake_next()
 
     def _wake_next(self) -> None:

@@ -191,6 +191,11 @@ class ClientQuotas:
         self.is_enforced = any(enforcement.limits for enforcement in self._keys.values())
         self._measure_times(is_needed=bool(self._keys[REQUEST_PERCENTAGE].limits))
 
+    @property
+    def measures_times(self) -> bool:
+        """True if the time for which tasks run is charged to the clients that they serve."""
+        return self._times is not None
+
     def _measure_times(self, *, is_needed: bool) -> None:
         if is_needed and self._times is None:
             self._times = TaskTimes()

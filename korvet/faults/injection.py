@@ -13,7 +13,7 @@ import trio
 from attrs import define, field
 
 from korvet.broker.broker import Broker
-from korvet.broker.context import PendingResponse, RequestContext
+from korvet.broker.context import PendingResponse, RequestContext, handled
 from korvet.faults.kinds import Call, Fault, Proceed
 from korvet.faults.requests import Names, topic_ids
 from korvet.groups.members import Leave
@@ -96,11 +96,11 @@ class Faults:
     async def handle(self, api: Api, broker: Broker, body: Any, context: RequestContext) -> Any:
         """Handle a request as a handler does, with the faults that affect it."""
         if not (active := self.active()):
-            return await api.handle(broker, body, context)
+            return await handled(api.handle(broker, body, context))
         names = await names_of(broker, body)
         affecting = [each for each in active if self._affects(each.fault, api, body, context, names)]
         if not affecting:
-            return await api.handle(broker, body, context)
+            return await handled(api.handle(broker, body, context))
         proceed: Proceed = partial(serve, api, broker, context)
         for each in reversed(affecting):
             each.hit()
@@ -118,7 +118,7 @@ async def answer(fault: Fault, call: Call, proceed: Proceed, body: Any) -> Any:
 
 async def serve(api: Api, broker: Broker, context: RequestContext, body: Any) -> Any:
     """Handle a request, and wait for its response."""
-    response = await api.handle(broker, body, context)
+    response = await handled(api.handle(broker, body, context))
     return await response.wait() if isinstance(response, PendingResponse) else response
 
 

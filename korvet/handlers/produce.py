@@ -29,8 +29,9 @@ Declined: Kafka's internal topics.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from time import monotonic
+from typing import Any
 
 from attrs import frozen
 
@@ -75,6 +76,7 @@ from korvet.protocol.record import RawRecord
 from korvet.protocol.record_batch import (
     CODEC_BITS,
     HEADER_BYTES,
+    TRANSACTIONAL_BIT,
     RecordBatch,
     check_records,
     decode_in_steps,
@@ -94,6 +96,8 @@ from korvet.storage.interface import (
 )
 
 NO_TIMESTAMP = -1
+# Limit of topics whose results are converted to a response without a pause.
+TOPICS_AT_ONCE = 64
 # Limit of refused records that a response lists for a partition.
 RECORD_ERRORS = 100
 
@@ -151,28 +155,64 @@ class PendingProduce(PendingResponse):
     def abandon(self) -> None:
         self.appending.abandon()
 
+    def notify(self, call: Callable[[], None]) -> bool:
+        if self.transactions or len(self.request.topic_data) > TOPICS_AT_ONCE:
+            return False
+        return self.appending.notify(call)
 
-async def handle(
+    def response(self) -> ProduceResponse | None:
+        outcomes = self.outcomes | self.appending.known_results()
+        return _respond_now(self.broker, self.request, self.context, self.batches, outcomes)
+
+
+Handled = ProduceResponse | PendingProduce | None
+
+
+def handle(
     broker: Broker, request: ProduceRequest, context: RequestContext
-) -> ProduceResponse | PendingProduce | None:
+) -> Handled | Coroutine[Any, Any, Handled]:
+    """Handle a request. Return the response itself if nothing has to be waited for, as for one small batch."""
+    topics = request.topic_data
+    if len(topics) == 1 and len(topics[0].partition_data) == 1 and request.transactional_id is None:
+        data = topics[0]
+        if context.version >= TOPIC_IDS:
+            topic = broker.known_topic_by_id(data.topic_id)
+        else:
+            topic = broker.known_topic(data.name)
+        if topic is not None:
+            data.name = topic.name
+            return _handle_one(broker, request, context, topic)
+    return _handle_all(broker, request, context)
+
+
+async def _handle_all(broker: Broker, request: ProduceRequest, context: RequestContext) -> Handled:
+    """Handle any request."""
     batches: Batches = {}
     outcomes: AppendResults = {}
-    transactions: Admitted | None = None
-    topics = request.topic_data
     lost: Mapping[str, KafkaError] = NONE_LOST
+    transactions: Admitted | None = None
     try:
         if context.version >= TOPIC_IDS:
             lost = await _find_names(broker, request)
         if request.transactional_id is not None:
             _authorize_transaction(broker, request, context, request.transactional_id)
-        if len(topics) == 1 and len(topics[0].partition_data) == 1:
-            await _take_one(broker, request, context, topics[0], lost, batches, outcomes)
-        else:
-            await _take_all(broker, request, context, lost, batches, outcomes)
+        await _take_all(broker, request, context, lost, batches, outcomes)
         if request.transactional_id is not None:
             transactions = await _admit(broker, request, context, batches, outcomes)
     except RequestRefused as refused:
         return await _refuse(broker, request, context, refused.error)
+    return await _append(broker, request, context, batches, outcomes, transactions)
+
+
+async def _append(
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    batches: Batches,
+    outcomes: AppendResults,
+    transactions: Admitted | None = None,
+) -> Handled:
+    """Append the batches, if there are any, and respond."""
     if batches:
         began = monotonic() if context.is_timed else 0.0
         appending = await _begin_append(broker, request, batches, transactions)
@@ -184,6 +224,79 @@ async def handle(
             appending = await _again(broker, request, context, batches, appending)
         outcomes |= appending
     return await _respond(broker, request, context, batches, outcomes)
+
+
+# --- One batch of no transaction, without waiting ------------------------------------------------------------
+
+
+def _handle_one(
+    broker: Broker, request: ProduceRequest, context: RequestContext, topic: Topic
+) -> Handled | Coroutine[Any, Any, Handled]:
+    """Handle a request with one batch. Return a coroutine for what has to be waited for, if anything has."""
+    data = request.topic_data[0]
+    partition = data.partition_data[0]
+    tp = TopicPartition(data.name, partition.index)
+    try:
+        _authorize(broker, context, data)
+        _check_may_append(broker, request, context, topic, data)
+        checks = _check(broker, request, context, topic, partition)
+        next(checks)
+    except StopIteration as checked:
+        batches: Batches = {tp: checked.value}
+    except KafkaError as error:
+        _note_failure(broker, tp, partition, error)
+        return _respond_now(broker, request, context, {}, {tp: detached(error)})
+    except RequestRefused as refused:
+        return _respond_now(broker, request, context, {}, {tp: refused.error})
+    else:
+        return _handle_large(broker, request, context, tp, checks)
+    began = monotonic() if context.is_timed else 0.0
+    appending = broker.log.try_append(batches, acks=request.acks, timeout_s=max(request.timeout_ms, 0) / 1000)
+    if appending is None:
+        return _append(broker, request, context, batches, {})
+    if began:
+        context.stored_s = monotonic() - began
+    if isinstance(appending, dict):
+        return _respond_now(broker, request, context, batches, appending)
+    return PendingProduce(broker, request, context, batches, {}, None, appending)
+
+
+async def _handle_large(
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    tp: TopicPartition,
+    checks: Steps[RecordBatch],
+) -> Handled:
+    """Check the records of one batch in time slices, and append it."""
+    batches: Batches = {}
+    outcomes: AppendResults = {}
+    try:
+        batches[tp] = await run_in_slices(checks)
+    except KafkaError as error:
+        outcomes[tp] = detached(error)
+        _note_failure(broker, tp, request.topic_data[0].partition_data[0], error)
+    except RequestRefused as refused:
+        outcomes[tp] = refused.error
+    return await _append(broker, request, context, batches, outcomes)
+
+
+def _respond_now(
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    batches: Batches,
+    outcomes: AppendResults,
+) -> ProduceResponse | None:
+    """Return the response to a request with few topics, once all outcomes are known."""
+    is_success = _settle(broker, request, context, batches, outcomes)
+    if request.acks == 0:
+        return None
+    topics = [_answer(topic, outcomes) for topic in request.topic_data if topic.partition_data]
+    return _response(context, topics, is_success=is_success)
+
+
+# --- Any number of batches -----------------------------------------------------------------------------------
 
 
 async def _find_names(broker: Broker, request: ProduceRequest) -> dict[str, KafkaError]:
@@ -320,17 +433,45 @@ async def _respond(
     outcomes: AppendResults,
 ) -> ProduceResponse | None:
     """Return the response once all outcomes are known."""
-    is_success = _count(broker, batches, outcomes)
-    if broker.quotas.is_enforced:
-        broker.quotas.produced(context, is_time_exempt=request.acks == 0)
+    if len(request.topic_data) <= TOPICS_AT_ONCE:
+        return _respond_now(broker, request, context, batches, outcomes)
+    is_success = _settle(broker, request, context, batches, outcomes)
     if request.acks == 0:
-        _disconnect_on_errors(outcomes)
         return None
     answered = [topic for topic in request.topic_data if topic.partition_data]
-    if len(outcomes) == 1:
-        topics = [_answer(topic, outcomes) for topic in answered]
-    else:
-        topics = await map_in_slices(lambda topic: _answer(topic, outcomes), answered)
+    topics = await map_in_slices(lambda topic: _answer(topic, outcomes), answered)
+    return _response(context, topics, is_success=is_success)
+
+
+def _settle(
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    batches: Batches,
+    outcomes: AppendResults,
+) -> bool:
+    """Count a request whose outcomes are known. Return True if all its batches were appended, now or before.
+
+    Raises Disconnect if the client can learn of an error only from that.
+    """
+    successes = 0
+    for tp, batch in batches.items():
+        outcome = outcomes[tp]
+        if isinstance(outcome, AppendResult):
+            successes += 1
+            if not outcome.duplicate:
+                broker.counters.stored(tp.topic, batch.record_count, batch.size)
+    is_success = successes == len(outcomes)
+    if broker.quotas.is_enforced:
+        broker.quotas.produced(context, is_time_exempt=request.acks == 0)
+    if request.acks == 0 and not is_success:
+        _disconnect_on_errors(outcomes)
+    return is_success
+
+
+def _response(
+    context: RequestContext, topics: list[TopicProduceResponse], *, is_success: bool
+) -> ProduceResponse:
     response = ProduceResponse(responses=topics)
     if is_success:
         context.success = response
@@ -338,26 +479,6 @@ async def _respond(
 
 
 # --- Batches -------------------------------------------------------------------------------------------------
-
-
-async def _take_one(
-    broker: Broker,
-    request: ProduceRequest,
-    context: RequestContext,
-    data: TopicProduceData,
-    lost: Mapping[str, KafkaError],
-    batches: Batches,
-    outcomes: AppendResults,
-) -> None:
-    """Set the batch to append, or the error, of a request with one partition, which needs no time slices."""
-    partition = data.partition_data[0]
-    tp = TopicPartition(data.name, partition.index)
-    try:
-        topic = await _topic(broker, request, context, data, lost)
-        batches[tp] = await _checked(broker, request, context, topic, partition)
-    except KafkaError as error:
-        outcomes[tp] = detached(error)
-        _note_failure(broker, tp, partition, error)
 
 
 async def _take_all(
@@ -383,12 +504,22 @@ async def _take_all(
                     raise topic
                 if tp in batches or tp in outcomes:
                     raise InvalidRequest(f"partition {partition.index} stands twice in the request")
-                batches[tp] = await _checked(broker, request, context, topic, partition)
+                batches[tp] = await _checked(_check(broker, request, context, topic, partition))
             except KafkaError as error:
                 batches.pop(tp, None)
                 outcomes[tp] = detached(error)
                 _note_failure(broker, tp, partition, error)
             await time_slices.next()
+
+
+async def _checked(checks: Steps[RecordBatch]) -> RecordBatch:
+    """Return the batch that was checked, in time slices unless it is small."""
+    try:
+        next(checks)
+    except StopIteration as checked:
+        batch: RecordBatch = checked.value
+        return batch
+    return await run_in_slices(checks)
 
 
 def _note_failure(broker: Broker, tp: TopicPartition, data: PartitionProduceData, error: KafkaError) -> None:
@@ -408,27 +539,41 @@ async def _topic(
     """Return a topic that the client may append to."""
     if data.name in lost:
         raise lost[data.name]
+    _authorize(broker, context, data)
+    topic = await broker.find_topic(data.name)
+    _check_may_append(broker, request, context, topic, data)
+    return topic
+
+
+def _authorize(broker: Broker, context: RequestContext, data: TopicProduceData) -> None:
     broker.authorize(context, Operation.WRITE, ResourceType.TOPIC, data.name)
     if data.name in INTERNAL_TOPICS:
         raise InvalidTopicException(f"Cannot append to internal topic {data.name}")
-    topic = await broker.find_topic(data.name)
+
+
+def _check_may_append(
+    broker: Broker, request: ProduceRequest, context: RequestContext, topic: Topic, data: TopicProduceData
+) -> None:
+    """Raise the KafkaError that refuses all batches for a topic."""
     if context.version >= TOPIC_IDS and topic.topic_id != data.topic_id:
         raise UnknownTopicId("another topic of that name was created since")
     if request.acks not in (-1, 0, 1):
         raise InvalidRequiredAcks(f"acks is {request.acks}; accepted are -1, 0 and 1")
     if not broker.membership.leads:
         raise NotLeaderOrFollower("this broker leaves the cluster, or may have been declared dead")
-    return topic
 
 
-async def _checked(
+def _check(
     broker: Broker,
     request: ProduceRequest,
     context: RequestContext,
     topic: Topic,
     partition: PartitionProduceData,
-) -> RecordBatch:
-    """Validate and return the batch that was sent for a partition. Raises KafkaError, and RequestRefused."""
+) -> Steps[RecordBatch]:
+    """Validate and return the batch that was sent for a partition, in one step if it is small.
+
+    Raises KafkaError, and RequestRefused.
+    """
     rules = broker.rules(topic)
     batch = validate_produced(
         partition.records, api_version=context.version, max_message_bytes=rules.max_message_bytes
@@ -437,19 +582,22 @@ async def _checked(
         raise MessageTooLarge(
             f"The batch has {batch.record_count} records; batch.max.records={broker.config.batch_max_records}."
         )
+    is_small = batch.record_count <= RECORDS_A_STEP and batch.attributes & CODEC_BITS == Codec.NONE
+    if not is_small:
+        yield None
     if batch.max_timestamp < batch.base_timestamp:
-        await run_in_slices(set_max_timestamp(batch))
+        yield from set_max_timestamp(batch)
     # Each of these checks decodes the batch, and so refuses malformed records.
     if rules.limits_timestamps:
-        await run_in_slices(_check_timestamps(batch, rules, broker.clock()))
+        yield from _check_timestamps(batch, rules, broker.clock())
     if rules.is_compacted:
-        await run_in_slices(_check_keys(batch, TopicPartition(topic.name, partition.index)))
+        yield from _check_keys(batch, TopicPartition(topic.name, partition.index))
     elif rules.checks_records and not rules.limits_timestamps and not broker.log.checks_records(topic):
-        if batch.attributes & CODEC_BITS == Codec.NONE and batch.record_count <= RECORDS_A_STEP:
+        if is_small:
             at_once(check_records(batch))
         else:
-            await run_in_slices(check_records(batch))
-    if batch.is_transactional and request.transactional_id is None:
+            yield from check_records(batch)
+    if batch.attributes & TRANSACTIONAL_BIT and request.transactional_id is None:
         raise RequestRefused(TransactionalIdAuthorizationFailed("the batch is in no transaction"))
     if not 0 <= partition.index < topic.partitions:
         raise UnknownTopicOrPartition(f"topic {topic.name!r} has no partition {partition.index}")
@@ -485,18 +633,6 @@ def _check_keys(batch: RecordBatch, tp: TopicPartition) -> Steps[None]:
             f"Compacted topic cannot accept message without key in topic partition {tp.topic}-{tp.partition}."
         )
         raise KeysMissing(message, refused[:RECORD_ERRORS])
-
-
-def _count(broker: Broker, batches: Batches, outcomes: AppendResults) -> bool:
-    """Count the batches that were appended. Return True if all batches of the request were, or before."""
-    successes = 0
-    for tp, batch in batches.items():
-        outcome = outcomes[tp]
-        if isinstance(outcome, AppendResult):
-            successes += 1
-            if not outcome.duplicate:
-                broker.counters.stored(tp.topic, batch.record_count, batch.size)
-    return successes == len(outcomes)
 
 
 def _disconnect_on_errors(outcomes: AppendResults) -> None:

@@ -194,7 +194,7 @@ class Connection:
     # the object that decodes others like them.
     _likeness: tuple[object, ...] | None = field(default=None, init=False)
     _alike: int = field(default=0, init=False)
-    _repeated: RepeatedProduce | None = field(default=None, init=False)
+    _repeated: tuple[Api, RepeatedProduce] | None = field(default=None, init=False)
 
     def receive_data(self, data: Buffer) -> None:
         """Add bytes that were received. `next_request` returns the requests in them."""
@@ -255,7 +255,8 @@ class Connection:
             if len(frame) > LARGE_FRAME:
                 api_key = int.from_bytes(frame[:2], "big")
                 return LargeRequest(api_key, len(frame), self._parse_in_steps(memoryview(frame)))
-            return self._parse_repeated(frame) or self._parse(memoryview(frame))
+            repeated = None if self._repeated is None else self._parse_repeated(*self._repeated, frame)
+            return repeated or self._parse(memoryview(frame))
         except ProtocolError:
             self._failed = True
             raise
@@ -309,13 +310,12 @@ class Connection:
         header, end = spoken.read_header(frame, 0)
         body, end = spoken.read_body(frame, end)
         if api.key == PRODUCE:
-            self._compare(version, header.client_id, body, frame)
+            self._compare(api, version, header.client_id, body, frame)
         return _request(api, header, frame, body, end)
 
-    def _parse_repeated(self, frame: Frame) -> Request | None:
+    def _parse_repeated(self, api: Api, repeated: RepeatedProduce, frame: Frame) -> Request | None:
         """Return the request in a small frame if it is a Produce like the last ones."""
-        repeated = self._repeated
-        if repeated is None or self.accepted is not None or self.is_bare or not isinstance(frame, bytearray):
+        if self.accepted is not None or self.is_bare or not isinstance(frame, bytearray):
             return None
         body = repeated.decode(frame)
         if body is None:
@@ -323,7 +323,7 @@ class Connection:
         (correlation_id,) = CORRELATION_ID.unpack_from(frame, KEY_AND_VERSION.size)
         version = repeated.version
         return Request(
-            self.apis[PRODUCE],
+            api,
             version,
             correlation_id,
             repeated.client_id,
@@ -333,14 +333,17 @@ class Connection:
             repeated=repeated,
         )
 
-    def _compare(self, version: int, client_id: str | None, body: ProduceRequest, frame: memoryview) -> None:
+    def _compare(
+        self, api: Api, version: int, client_id: str | None, body: ProduceRequest, frame: memoryview
+    ) -> None:
         """Compare a Produce with the last one that the codec has decoded."""
         like = likeness(version, client_id, body)
         self._alike = self._alike + 1 if like == self._likeness else 1
         self._likeness = like
         # Only once: a client whose requests are encoded unusually would cause this work for each of them.
         if like is not None and self._alike == WORTH_COMPARING:
-            self._repeated = RepeatedProduce.of(version, body, frame)
+            repeated = RepeatedProduce.of(version, body, frame)
+            self._repeated = None if repeated is None else (api, repeated)
 
     def _parse_in_steps(self, frame: memoryview) -> Steps[Request]:
         try:

@@ -95,13 +95,16 @@ class FrameReader:
         if len(self._received) < SIZE.size:
             return None
         size: int = SIZE.unpack_from(self._received)[0]
-        if size < 0:
-            raise ProtocolError(f"a frame of {size} bytes")
-        if size > self.max_frame_bytes:
-            if size >> 16 == TLS_HANDSHAKE:
-                raise ProtocolError("the client uses TLS, which the listener does not")
-            raise ProtocolError(f"a frame of {size} bytes; at most {self.max_frame_bytes} are accepted")
+        if not 0 <= size <= self.max_frame_bytes:
+            raise self._refusal(size)
         return size
+
+    def _refusal(self, size: int) -> ProtocolError:
+        if size < 0:
+            return ProtocolError(f"a frame of {size} bytes")
+        if size >> 16 == TLS_HANDSHAKE:
+            return ProtocolError("the client uses TLS, which the listener does not")
+        return ProtocolError(f"a frame of {size} bytes; at most {self.max_frame_bytes} are accepted")
 
     def allow_frame(self) -> None:
         """Allocate a buffer for the next frame if it is large and incomplete, or a larger one if that is full.
@@ -143,15 +146,23 @@ class FrameReader:
             frame, self._frame = self._frame, None
             self._size = self._filled = 0
             return frame
-        if not self._received:
+        received = self._received
+        arrived = len(received)
+        if arrived < SIZE.size:
             return None
-        size = self.pending_frame_size
-        if size is None or len(self._received) < SIZE.size + size:
-            return None
+        (size,) = SIZE.unpack_from(received)
+        if not 0 <= size <= self.max_frame_bytes:
+            raise self._refusal(size)
         end = SIZE.size + size
-        frame = self._received[SIZE.size : end]
-        del self._received[:end]
-        return frame
+        if arrived > end:
+            frame = received[SIZE.size : end]
+            del received[:end]
+            return frame
+        if arrived < end:
+            return None
+        del received[: SIZE.size]
+        self._received = bytearray()
+        return received
 
     def _grow(self) -> None:
         """Replace the buffer of an incomplete frame with a larger one if it is full."""

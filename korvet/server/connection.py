@@ -1,11 +1,16 @@
 """One client's connection: read requests and send responses, in order.
 
 One task reads a request, handles it, sends its response, and then reads the next request. Requests are not queued: the
-broker does not read from a client that sends faster than it is served. There is one exception. If the response to a
-Produce is pending (`PendingResponse`), and the client has sent more, a second task, the responder, waits for the result
-and sends the response, while the first one reads on. So the broker decodes the next batch while the store appends the
-previous one. A request other than Produce is not handled until all earlier requests are answered. If the store never
-waits, a connection has only one task.
+broker does not read from a client that sends faster than it is served. There is one exception. While the response to a
+Produce is pending (`PendingResponse`), the next Produce requests are handled. So the broker decodes the next batch
+while the store appends the previous one. A request other than Produce is not handled until all earlier requests are
+answered.
+
+Functions without `async` do what takes no wait: `_serve_now` handles a request and sends its response. Other tasks call
+them as well. While the first task waits for a request, the transport calls `_serve_arrived` when bytes have arrived,
+and wakes the first task only if that returns False. If the store can notify, it calls `_known` when the result of a
+Produce is there. A second task, the responder, sends responses that the client has no room for, and waits for the
+results of a store that cannot notify, if the client has sent more.
 
 Both tasks run in the connection's nursery and end with it. Waiting for a request can be cancelled. A request that was
 read is shielded until its response is sent, or until the deadline that a drain sets.
@@ -15,8 +20,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import monotonic
-from typing import Final
+from types import CoroutineType
+from typing import Any, Final
 
 import trio
 from attrs import define, field
@@ -29,7 +36,7 @@ from korvet.concurrency.decoded_budget import DecodedBudget, DecodedReservation
 from korvet.concurrency.time_slices import run_in_slices
 from korvet.logs import LogLimit
 from korvet.protocol.buffers import Buffer
-from korvet.protocol.connection import PRODUCE, Api, Connection, LargeRequest, Request
+from korvet.protocol.connection import NEED_DATA, PRODUCE, Api, Connection, LargeRequest, Request
 from korvet.protocol.errors import ProtocolError
 from korvet.protocol.frames import LARGE_FRAME
 from korvet.protocol.requests import API_VERSIONS
@@ -37,6 +44,7 @@ from korvet.protocol.text import is_software
 from korvet.security.session import ANONYMOUS, Session, State
 from korvet.server.busy_poll import BusyPoll
 from korvet.server.patience import Patience, Progress
+from korvet.server.readiness import Readiness
 from korvet.server.receiving import Receiver, RequestMemory
 from korvet.server.transport import Transport
 
@@ -73,6 +81,7 @@ class Shared:
     broker: Broker
     apis: Mapping[int, Api]
     memory: RequestMemory
+    readiness: Readiness | None = None  # waits for the bytes of plain connections
     busy_poll: BusyPoll = field(init=False)
     complaints: LogLimit = field(factory=lambda: LogLimit(logger))
     objects: DecodedBudget = field(factory=lambda: DecodedBudget(OBJECTS_BYTES))
@@ -104,8 +113,15 @@ class Exchange:
     queued_s: float = 0.0
     handled_at: float = 0.0
     answered_at: float = 0.0
+    is_handled: bool = False  # the handler was called
+    handling: CoroutineType[Any, Any, object] | None = None  # the rest of the handler's work, which may wait
     response: object | None = None
     pending: PendingResponse | None = None
+    is_notified: bool = False  # `pending` calls `_answer_known` once its response is known
+    is_known: bool = False  # it has
+    unsent: list[Buffer] | None = None  # the encoded response, or the rest of it
+    first_unsent: int = 0  # the index of the first buffer that was not sent whole
+    size: int = 0  # of the encoded response, in bytes
 
 
 @define(eq=False)
@@ -125,13 +141,14 @@ class ServedConnection:
     _nursery: trio.Nursery | None = None  # owns all that this client causes
     _is_receiving: bool = False  # the first task waits for a request
     _is_ending: bool = False  # no further request is read
+    _is_ended: bool = False  # no further response is sent
     _at_disconnect: dict[object, Callable[[], None]] = field(factory=dict)
     _is_lost: bool = False  # the client has closed the connection, so unanswered requests are logged at DEBUG
     _current: Exchange | None = None  # the one that the first task handles
     # Those of the responder, in the order of the requests. There are few, and an empty deque takes 600 bytes.
     _pending: list[Exchange] = field(factory=list)
     _has_responder: bool = False
-    # The responder waits here while no response is pending, and the first task while too many are.
+    # The responder waits here while it has no response to wait for, and the first task while too many are pending.
     _other_task: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
     _principal: str = ANONYMOUS
     _client_id: str | None = None  # of the last request
@@ -140,6 +157,8 @@ class ServedConnection:
     _objects: DecodedReservation | None = None  # for the objects of the request being decoded, if it is large
     _unanswered_bytes: int = 0  # total size of the requests in flight
     _slice_end: float = 0.0
+    # The last request had to wait. The next one is probably like it, so the first task does not leave it to another.
+    _has_waited: bool = False
     _timed: Api | None = None  # the API of the last request whose phases were timed
     _timed_again_at: float = 0.0  # when another request of it is timed
 
@@ -182,7 +201,7 @@ class ServedConnection:
 
     def end(self) -> None:
         """End the connection immediately, even if requests are unanswered."""
-        self._is_ending = True
+        self._is_ending = self._is_ended = True
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
 
@@ -220,8 +239,9 @@ class ServedConnection:
     async def _serve_requests(self) -> None:
         """Serve requests one after the other, and return when all are answered."""
         try:
-            while (request := await self._next_request()) is not None:
-                await self._serve(request)
+            while await self._takes_request():
+                if self._current is not None:
+                    await self._serve(self._current)
                 if self.progress.active > self._slice_end:
                     # Other connections would starve beside a client that has sent many requests in advance.
                     await trio.lowlevel.checkpoint()
@@ -230,26 +250,64 @@ class ServedConnection:
         except Exception as error:  # noqa: BLE001  logged
             self._end_by(error)
 
-    async def _next_request(self) -> Request | None:
-        """Return the next request, or None if there is none because the client has disconnected, or a drain began."""
+    async def _takes_request(self) -> bool:
+        """Take the next request. It is the current one if it was not served without waiting.
+
+        Return False if there is none because the client has disconnected, or a drain began.
+        """
         try:
             while not self._is_ending:
+                if self._pending and self._has_enough_to_do:
+                    await self._other_task.park()
+                    continue
                 if self._throttled_until:
                     await self._wait_until_unthrottled()
                 request = self.incoming.begin_request()
-                if isinstance(request, Request):
-                    return request
                 if isinstance(request, LargeRequest):
-                    return await self._decode(request)
-                self._is_receiving = True
-                has_more = await self.receiver.receive()
-                self._is_receiving = False
-                self._slice_end = monotonic() + SLICE_S
-                if not has_more:
+                    request = await self._decode(request)
+                if isinstance(request, Request):
                     break
+                if self.receiver.is_over:
+                    return False
+                self._is_receiving = True
+                if not self.incoming.idle:
+                    await self.receiver.receive_more()
+                elif self._has_waited:
+                    await self.transport.wait_readable()
+                    self.receiver.receive()
+                else:
+                    await self.transport.serve_readable(self._serve_arrived)
+                self._is_receiving = False
+                if self._current is not None:
+                    return True
+                self._slice_end = monotonic() + SLICE_S
+            else:
+                return False
         except (ProtocolError, OSError) as error:
             self._log(error)
-        return None
+            return False
+        self._serve_now(request)
+        return True
+
+    def _serve_arrived(self) -> bool:
+        """Receive bytes, and serve the requests in them. Return False if the first task has to go on."""
+        self.receiver.receive()
+        self._slice_end = monotonic() + SLICE_S
+        if self.shared.broker.quotas.measures_times:
+            return False  # these are the times of the connections' own tasks
+        while not (self._is_ending or self._throttled_until):
+            request = self.incoming.begin_request()
+            if not isinstance(request, Request):
+                assert request is NEED_DATA  # noqa: S101  a large request needs several calls of `receive`
+                return self.incoming.idle and not self.receiver.is_over
+            self._serve_now(request)
+            if (
+                self._current is not None
+                or self.progress.active > self._slice_end
+                or (self._pending and self._has_enough_to_do)
+            ):
+                break
+        return False
 
     async def _decode(self, request: LargeRequest) -> Request:
         """Decode a large request once there is memory for its objects. Raises ProtocolError."""
@@ -279,34 +337,89 @@ class ServedConnection:
         self.progress.resumed()
         return is_early
 
-    async def _serve(self, request: Request) -> None:
-        """Handle one request; send its response, or leave that to the responder."""
+    def _serve_now(self, request: Request) -> None:
+        """Handle a request and send its response. It stays the current one if that has to wait for something."""
         exchange = self._begin(request)
+        self._has_waited = True
         if self.session is not None and self.session.has_expired(request.api.key):
             raise Disconnect("its session has expired, and it does not authenticate again")
         if self._pending and not exchange.is_produce:
-            await self._until_nothing_is_pending()
-            self.receiver.queued_s += monotonic() - exchange.began
-        broker = self.shared.broker
+            return
+        self._handle(exchange)
+        if exchange.handling is not None or request.frame_size > LARGE_FRAME:
+            return
+        if exchange.pending is not None:
+            self._has_waited = not self._is_left_to_store(exchange)
+        elif not self._pending and self._answers_now(exchange):
+            self._has_waited = False
+
+    def _is_left_to_store(self, exchange: Exchange) -> bool:
+        """Return True if the store notifies when the current exchange, a small Produce, can be answered."""
+        request, pending = exchange.request, exchange.pending
+        if (
+            pending is None
+            or not exchange.is_produce
+            or request.frame_size > LARGE_FRAME
+            or self.shared.broker.quotas.measures_times  # it would be the time of the store's task
+            or not pending.notify(partial(self._known, exchange))
+        ):
+            return False
+        exchange.is_notified = True
+        self._pending.append(exchange)
+        self._current = None
+        return True
+
+    def _handle(self, exchange: Exchange) -> None:
+        """Call the handler, and keep the response, or what has to be waited for."""
+        request, context = exchange.request, exchange.context
         if self.receiver.queued_s:
             exchange.queued_s, self.receiver.queued_s = self.receiver.queued_s, 0.0
-            exchange.context.is_timed = True
+            context.is_timed = True
         if request.left_over:
             self._report_left_over(request)
-        exchange.response = request.refusal
-        if exchange.response is None:
+        exchange.is_handled = True
+        broker, response = self.shared.broker, request.refusal
+        if response is None:
             try:
-                exchange.response = await request.api.handle(broker, request.body, exchange.context)
+                response = request.api.handle(broker, request.body, context)
+            finally:
+                if context.decisions is not None:
+                    log_decisions(context)
+        if isinstance(response, CoroutineType):
+            exchange.handling = response
+        else:
+            self._handled(exchange, response)
+
+    def _handled(self, exchange: Exchange, response: object) -> None:
+        """Keep what the handler has returned."""
+        if isinstance(response, PendingResponse):
+            exchange.pending = response
+        else:
+            exchange.response = response
+        if self.shared.broker.counters.is_counting:
+            exchange.handled_at = exchange.answered_at = monotonic()
+
+    async def _serve(self, exchange: Exchange) -> None:
+        """Go on with the current request: wait for what has to be waited for, or leave that to the responder."""
+        request = exchange.request
+        if self._pending and not exchange.is_produce:
+            await self._until_nothing_is_pending()
+            self.receiver.queued_s += monotonic() - exchange.began
+        if not exchange.is_handled:
+            self._handle(exchange)
+        if exchange.handling is not None:
+            try:
+                response = await exchange.handling
             except CutShort as cut:
-                await self._send_first_half(request, cut.response)
+                await self._send_first_half(exchange, cut.response)
                 raise
             finally:
                 if exchange.context.decisions is not None:
                     log_decisions(exchange.context)
-        if broker.counters.is_counting:
-            exchange.handled_at = exchange.answered_at = monotonic()
-        if exchange.is_produce and isinstance(exchange.response, PendingResponse):
-            exchange.pending = exchange.response
+            self._handled(exchange, response)
+        if exchange.is_produce and exchange.pending is not None:
+            if self._is_left_to_store(exchange):
+                return
             if self._pending or self._has_more(request):
                 await self._respond_later(exchange)
                 return
@@ -316,11 +429,6 @@ class ServedConnection:
         await self._answer(exchange)
         if exchange.pending is not None:
             self._slice_end = self.progress.active + SLICE_S  # others ran while the store had not answered
-        self._current = None
-        if self.session is not None:
-            self._follow(self.session)
-        if not exchange.is_produce and request.api.key == API_VERSIONS:
-            self._identify(request)
 
     def _follow(self, session: Session) -> None:
         """Accept the requests that the session's state allows, or none after a failed authentication."""
@@ -373,7 +481,11 @@ class ServedConnection:
         context.at_disconnect = self._at_disconnect
         if self._objects is not None:
             context.objects, self._objects = self._objects, None
-        reservation = receiver.taken(size)
+        reservation = receiver.reservation
+        if reservation is None:
+            shared.memory.budget.take_now(size)
+        else:
+            receiver.take(reservation, size)
         is_produce = api.key == PRODUCE
         self._current = exchange = Exchange(request, is_produce, context, reservation, began)
         if receiver.arriving_since:
@@ -406,13 +518,15 @@ class ServedConnection:
         self._current = None
         if (quotas := self.shared.broker.quotas).is_enforced:
             quotas.worked(exchange.context)
+        self._start_responder()
+
+    def _start_responder(self) -> None:
+        """Start the second task, or wake it."""
         if not self._has_responder:
             self._has_responder = True
             assert self._nursery is not None  # noqa: S101  it is there while requests are served
             self._nursery.start_soon(self._respond, name=f"responses to {self.peer}")
-        self._other_task.unpark()
-        while self._has_enough_to_do:
-            await self._other_task.park()
+        self._other_task.unpark_all()
 
     @property
     def _has_enough_to_do(self) -> bool:
@@ -432,82 +546,157 @@ class ServedConnection:
         """Answer pending exchanges in order, until cancelled."""
         try:
             while True:
-                while not self._pending:
+                while not self._pending or (self._pending[0].is_notified and not self._pending[0].is_known):
                     await self._other_task.park()
                 await self._answer(self._pending[0])
-                del self._pending[0]
-                self._other_task.unpark()
-                self._end_if_idle()
+                self._end_first()
         except Exception as error:  # noqa: BLE001  logged
             self._end_by(error)
 
+    def _known(self, exchange: Exchange) -> None:
+        """Note that the store has answered. Called by the task that has received that."""
+        exchange.is_known = True
+        self._answer_known()
+
+    def _answer_known(self) -> None:
+        """Send the responses that are known, in order. Leave one that the client has to read first to the responder."""
+        pending = self._pending
+        try:
+            while pending and pending[0].is_known and pending[0].unsent is None and not self._is_ended:
+                self._take_known_response(pending[0])
+                if not self._answers_now(pending[0]):
+                    self._start_responder()
+                    return
+                self._end_first()
+        except Exception as error:  # noqa: BLE001  logged
+            self._end_by(error)
+
+    def _take_known_response(self, exchange: Exchange) -> None:
+        assert exchange.pending is not None  # noqa: S101  it has called `_known`
+        exchange.response = exchange.pending.response()
+        if self.shared.broker.counters.is_counting:
+            exchange.answered_at = monotonic()
+
+    def _end_first(self) -> None:
+        """Remove the first pending exchange, which was answered."""
+        del self._pending[0]
+        self._other_task.unpark_all()
+        self._end_if_idle()
+
     async def _answer(self, exchange: Exchange) -> None:
         """Send the response, after waiting for it if it is pending."""
-        broker, request, context = self.shared.broker, exchange.request, exchange.context
-        counters = broker.counters
-        if exchange.pending is not None:
+        request = exchange.request
+        if exchange.is_known:
+            if exchange.unsent is None:
+                self._take_known_response(exchange)
+        elif exchange.pending is not None:
             exchange.response = await exchange.pending.wait()
-            if counters.is_counting:
+            if self.shared.broker.counters.is_counting:
                 exchange.answered_at = monotonic()
-        if broker.quotas.is_enforced and self.incoming.accepted is None:
-            self._throttle(exchange)
-        if request.frame_size > LARGE_FRAME:
-            buffers = await run_in_slices(self.incoming.send_in_steps(request, exchange.response))
-        else:
-            buffers = self.incoming.send(request, exchange.response)
-        if counters.is_counting and exchange.response is not context.success:
-            counters.failed(request.api.name, exchange.response)
-        exchange.response = context.success = None  # they would keep the buffers that are sent already
-        if request.frame_size > LARGE_FRAME:
-            request.body = None  # a client may read the response slowly
-            context.release_objects()
-        size = 0
+        if exchange.unsent is None:
+            buffers = None
+            if request.frame_size > LARGE_FRAME:
+                self._throttle(exchange)
+                buffers = await run_in_slices(self.incoming.send_in_steps(request, exchange.response))
+                request.body = None  # a client may read the response slowly
+                exchange.context.release_objects()
+            if self._answers_now(exchange, buffers):
+                return
         try:
-            size = await self._send(buffers)
-        finally:
-            if counters.is_counting:
-                counters.answered(exchange, size, self.progress.active)
+            await self._send(exchange)
+        except BaseException:
+            self._count_unsent(exchange)
+            raise
+        self._answered(exchange)
+
+    def _answers_now(self, exchange: Exchange, buffers: list[Buffer] | None = None) -> bool:
+        """Send the response, `buffers` if it is encoded. Return False if the client has to read some of it first."""
+        if buffers is None:
+            if self.shared.broker.quotas.is_enforced:
+                self._throttle(exchange)
+            buffers = self.incoming.send(exchange.request, exchange.response)
+        counters, context = self.shared.broker.counters, exchange.context
+        if counters.is_counting and exchange.response is not context.success:
+            counters.failed(exchange.request.api.name, exchange.response)
+        exchange.response = context.success = None  # they would keep the buffers that are sent already
+        exchange.unsent = buffers
+        exchange.size = sum(map(len, buffers))
+        try:
+            if not self._sends_all(exchange):
+                return False
+        except OSError:
+            self._count_unsent(exchange)
+            raise
+        self._answered(exchange)
+        return True
+
+    def _answered(self, exchange: Exchange) -> None:
+        """Count a request whose response was sent, and release what it holds."""
+        if (counters := self.shared.broker.counters).is_counting:
+            counters.answered(exchange, exchange.size, self.progress.active)
         self.progress.answered += 1
-        self._release(exchange, size)
-        has_waited = exchange.pending is not None or context.has_parked
-        self.shared.busy_poll.answered(exchange.began, self.progress.active, has_waited=has_waited)
+        self._release(exchange, exchange.size)
+        if (busy_poll := self.shared.busy_poll).is_useful:
+            has_waited = exchange.pending is not None or exchange.context.has_parked
+            busy_poll.answered(exchange.began, self.progress.active, has_waited=has_waited)
+        if self._current is exchange:
+            self._current = None
+            if self.session is not None:
+                self._follow(self.session)
+            if exchange.request.api.key == API_VERSIONS:
+                self._identify(exchange.request)
+
+    def _count_unsent(self, exchange: Exchange) -> None:
+        if (counters := self.shared.broker.counters).is_counting:
+            counters.answered(exchange, 0, self.progress.active)
 
     def _throttle(self, exchange: Exchange) -> None:
         """Tell a client over its quota how long it has to wait, and read no further request in that time."""
-        throttle_ms = self.shared.broker.quotas.settle(exchange.context)
+        quotas = self.shared.broker.quotas
+        if not quotas.is_enforced or self.incoming.accepted is not None:  # it has not authenticated yet
+            return
+        throttle_ms = quotas.settle(exchange.context)
         if not throttle_ms:
             return
         self._throttled_until = max(self._throttled_until, trio.current_time() + throttle_ms / 1000)
         if hasattr(exchange.response, "throttle_time_ms"):
             exchange.response.throttle_time_ms = throttle_ms
 
-    async def _send(self, buffers: list[Buffer]) -> int:
-        """Send the buffers without copying them, and release each when it is sent. Return the number of bytes.
+    async def _send(self, exchange: Exchange) -> None:
+        """Send the rest of a response, when the client has read enough of what was sent before."""
+        while not self._sends_all(exchange):
+            self.progress.is_sending = True
+            await self.transport.wait_writable()
+            self.progress.is_sending = False
 
-        A client that does not read delays only its own connection.
+    def _sends_all(self, exchange: Exchange) -> bool:
+        """Send the rest of a response without copying it, and release each buffer that is sent.
+
+        Return False if the client has to read some of it first. That delays only its own connection.
         """
-        size = sum(map(len, buffers))
-        first = 0
-        while first < len(buffers):
-            sent = self.transport.send(buffers, first)
-            self.progress.active = monotonic()
-            if sent == size:
-                break
-            while first < len(buffers) and sent >= len(buffers[first]):
-                sent -= len(buffers[first])
-                buffers[first] = b""
-                first += 1
-            if first < len(buffers):
-                buffers[first] = memoryview(buffers[first])[sent:]
-                self.progress.is_sending = True
-                await self.transport.wait_writable()
-                self.progress.is_sending = False
-        return size
+        buffers, first = exchange.unsent, exchange.first_unsent
+        if not buffers:
+            return True
+        sent = self.transport.send(buffers, first)
+        self.progress.active = monotonic()
+        if sent == exchange.size:
+            return True
+        while first < len(buffers) and sent >= len(buffers[first]):
+            sent -= len(buffers[first])
+            buffers[first] = b""
+            first += 1
+        exchange.first_unsent = first
+        if first == len(buffers):
+            return True
+        buffers[first] = memoryview(buffers[first])[sent:]
+        return False
 
-    async def _send_first_half(self, request: Request, response: object) -> None:
+    async def _send_first_half(self, exchange: Exchange, response: object) -> None:
         await self._until_nothing_is_pending()
-        data = b"".join(self.incoming.send(request, response))
-        await self._send([data[: len(data) // 2]])
+        data = b"".join(self.incoming.send(exchange.request, response))
+        exchange.size = len(data) // 2
+        exchange.unsent = [data[: exchange.size]]
+        await self._send(exchange)
 
     # --- Ends -------------------------------------------------------------------------------------------
 
@@ -568,6 +757,7 @@ class ServedConnection:
             level = logging.DEBUG if self._is_lost else logging.INFO
             fields = {"unanswered": unanswered, **self._fields()}
             logger.log(level, "%(peer)s: %(unanswered)d requests unanswered", fields)
+        self._is_ended = True
         for exchange in self._pending if self._current is None else (*self._pending, self._current):
             if exchange.pending is not None:
                 exchange.pending.abandon()

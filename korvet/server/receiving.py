@@ -34,6 +34,7 @@ class Receiver:
     progress: Progress
     reservation: Reservation | None = None  # of a request that has arrived in part
     queued_s: float = 0.0  # seconds for which that request has waited for memory
+    is_over: bool = False  # the client has closed the connection
     arriving_since: float = 0.0  # since when it waits for the rest of that request, on `monotonic`
 
     @property
@@ -42,18 +43,11 @@ class Receiver:
         size = self.incoming.pending_frame_size
         return size is not None and size > LARGE_FRAME
 
-    async def receive(self) -> bool:
-        """Receive bytes of a request when there are any. Return False if the client has closed the connection.
+    async def receive_more(self) -> None:
+        """Receive bytes after part of a request: count that part, and wait for memory if the request is large.
 
         Raises ProtocolError and OSError.
         """
-        if not self.incoming.idle:
-            return await self._receive_more()
-        await self.transport.wait_readable()
-        return self._receive()
-
-    async def _receive_more(self) -> bool:
-        """Do the same after part of a request: count that part, and wait for memory if the request is large."""
         budget = self.memory.budget
         if not self.arriving_since:
             self.arriving_since = monotonic()
@@ -62,11 +56,12 @@ class Receiver:
         size = self.incoming.pending_frame_size
         await self.transport.wait_readable()
         if size is None or size <= LARGE_FRAME:
-            return self._receive()
+            self.receive()
+            return
         await self._wait_for_room(reservation)
         try:
             self.incoming.allow_frame()
-            return self._receive()
+            self.receive()
         finally:
             budget.resize(reservation, self.incoming.held_bytes)
 
@@ -79,7 +74,8 @@ class Receiver:
             self.progress.is_waiting_for_room = False
         self.queued_s += monotonic() - began
 
-    def _receive(self) -> bool:
+    def receive(self) -> None:
+        """Receive what has arrived, if anything has. Raises ProtocolError and OSError."""
         buffer = self.incoming.frame_buffer()
         try:
             if buffer is not None:
@@ -89,16 +85,16 @@ class Receiver:
                 count = self.transport.receive_into(self.memory.scratch)
                 self.incoming.receive_data(memoryview(self.memory.scratch)[:count])
         except BlockingIOError:
-            return True
-        if not count and not self.incoming.idle:
-            raise ProtocolError("it went in the middle of a request")
-        return count > 0
+            return
+        if not count:
+            self.is_over = True
+            if not self.incoming.idle:
+                raise ProtocolError("it went in the middle of a request")
 
-    def taken(self, frame_size: int) -> Reservation | None:
-        """Take the bytes of a complete request from the budget. Return its reservation, which they include."""
-        reservation, self.reservation = self.reservation, None
-        self.memory.budget.take_now(frame_size - (reservation.size if reservation else 0))
-        return reservation
+    def take(self, reservation: Reservation, frame_size: int) -> None:
+        """Take the bytes of a complete request that arrived in parts, which include those of its reservation."""
+        self.memory.budget.take_now(frame_size - reservation.size)
+        self.reservation = None
 
     def close(self) -> None:
         """Release the bytes of a request that has arrived in part."""

@@ -34,6 +34,7 @@ from korvet.server.keystores import ListenerTls, listeners_tls, refresh
 from korvet.server.listeners import BoundListener, peer_name
 from korvet.server.malloc import Heap
 from korvet.server.patience import Patience
+from korvet.server.readiness import Readiness, open_readiness
 from korvet.server.receiving import RequestMemory
 from korvet.server.tls import TlsTransport
 from korvet.server.transport import PlainTransport, Transport
@@ -134,20 +135,20 @@ class Server:
 
         Raises NodeIdTaken if another broker has taken over this one's node id.
         """
-        with self._scope:
+        with self._scope, open_readiness() as readiness:
             # Connections run in the outer nursery: accepting ends first, and requests in flight may still finish.
             async with trio.open_nursery() as connections:
                 try:
-                    await self._accept_until_stopped(connections, task_status)
+                    await self._accept_until_stopped(connections, readiness, task_status)
                 finally:
                     self._drain()
         self.broker.membership.check_not_replaced()
 
     async def _accept_until_stopped(
-        self, connections: trio.Nursery, task_status: trio.TaskStatus[Self]
+        self, connections: trio.Nursery, readiness: Readiness | None, task_status: trio.TaskStatus[Self]
     ) -> None:
         apis = apis_on(self.broker.store, self.apis)
-        shared = Shared(self.broker, apis, RequestMemory(self._budget))
+        shared = Shared(self.broker, apis, RequestMemory(self._budget), readiness)
         try:
             async with trio.open_nursery() as accepting:
                 await accepting.start(supervise, "sweep", self._sweep)
@@ -175,6 +176,8 @@ class Server:
                     await accepting.start(supervise, "certificates", partial(refresh, self._tls.values()))
                 await accepting.start(supervise, "reload", self._reload)
                 accepting.start_soon(shared.busy_poll.keep)
+                if readiness is not None:
+                    accepting.start_soon(readiness.run)
                 accepting.start_soon(self._stop_if_replaced)
                 for bound in self.listeners:
                     for sock in bound.sockets:
@@ -283,7 +286,9 @@ class Server:
         # Responses are sent whole, so Nagle's algorithm would only delay them.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         tls = self._tls.get(listener.name)
-        transport: Transport = PlainTransport(sock) if tls is None else TlsTransport(sock, tls)
+        transport: Transport = (
+            PlainTransport(sock, shared.readiness) if tls is None else TlsTransport(sock, tls)
+        )
         session = self._authentication.session(listener.name, peer)
         connection = ServedConnection(transport, peer, listener.name, shared, self._ended, session)
         self._connections.add(connection)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Final
 
 import trio
 from attrs import define, field
 
 from korvet.protocol.buffers import Buffer
+from korvet.server.readiness import Readiness
 
 # The system's limit of buffers in one sendmsg (IOV_MAX).
 BUFFERS_AT_ONCE: Final = 1024
@@ -51,6 +53,13 @@ class Transport(ABC):
     async def wait_readable(self) -> None:
         """Wait until `receive_into` is worth another call."""
 
+    async def serve_readable(self, serve: Callable[[], bool]) -> None:
+        """Call `serve` whenever `receive_into` is worth a call, until it returns False. Raises what `serve` raises."""
+        while True:
+            await self.wait_readable()
+            if not serve():
+                return
+
     @abstractmethod
     async def wait_writable(self) -> None:
         """Wait until `send` is worth another call."""
@@ -65,6 +74,7 @@ class PlainTransport(Transport):
     """A non-blocking TCP socket."""
 
     sock: socket.socket
+    readiness: Readiness | None = None
     number: int = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -87,10 +97,18 @@ class PlainTransport(Transport):
     async def wait_readable(self) -> None:
         await trio.lowlevel.wait_readable(self.number)
 
+    async def serve_readable(self, serve: Callable[[], bool]) -> None:
+        if self.readiness is None:
+            await super().serve_readable(serve)
+        else:
+            await self.readiness.serve(self.number, serve)
+
     async def wait_writable(self) -> None:
         await trio.lowlevel.wait_writable(self.number)
 
     def close(self) -> None:
+        if self.readiness is not None:
+            self.readiness.forget(self.number)
         self.sock.close()
 
 

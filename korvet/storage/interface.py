@@ -22,7 +22,7 @@ Every method may be cancelled; a cancelled `append` or `ack` may or may not have
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from types import MappingProxyType
@@ -199,6 +199,17 @@ class PendingAppend(ABC):
     def abandon(self) -> None:
         """Release what the append holds, and withdraw batches that were not sent yet, since no caller waits for it."""
 
+    def notify(self, call: Callable[[], None]) -> bool:  # noqa: ARG002  this implementation cannot
+        """Call `call` once `known_results` are there, from any task; it must neither wait nor raise.
+
+        Return False, and never call it, if the caller has to `wait`.
+        """
+        return False
+
+    def known_results(self) -> AppendResults:
+        """Return the results, after `call` was called."""
+        raise NotImplementedError
+
 
 class Log(ABC):
     """The records of all topic-partitions."""
@@ -270,6 +281,19 @@ class Log(ABC):
         if transactions:
             return await self.append(batches, acks=acks, timeout_s=timeout_s, transactions=transactions)
         return await self.append(batches, acks=acks, timeout_s=timeout_s)
+
+    def try_append(
+        self,
+        batches: Mapping[TopicPartition, RecordBatch],  # noqa: ARG002  this implementation always has to wait
+        *,
+        acks: int = -1,  # noqa: ARG002
+        timeout_s: float = 30.0,  # noqa: ARG002
+    ) -> AppendResults | PendingAppend | None:
+        """Do `begin_append` if it need not wait; otherwise do nothing, and return None.
+
+        The broker calls it first for a request with one batch of no transaction.
+        """
+        return None
 
     async def write_markers(
         self,
@@ -462,6 +486,14 @@ class Catalogue(ABC):
     @abstractmethod
     async def topic(self, name: str) -> Topic | None:
         """Return one topic; return None only after reading the store itself."""
+
+    def known_topic(self, name: str) -> Topic | None:  # noqa: ARG002  this implementation knows none
+        """Return what `topic` returns if it need not wait, or None."""
+        return None
+
+    def known_topic_by_id(self, topic_id: UUID) -> Topic | None:  # noqa: ARG002
+        """Return what `topic_by_id` returns if it need not wait, or None."""
+        return None
 
     @abstractmethod
     async def topic_by_id(self, topic_id: UUID) -> Topic | None:

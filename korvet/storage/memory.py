@@ -89,7 +89,7 @@ class MemoryWatch:
     ) -> None:
         self._watches = watches
         self._tps = frozenset(tps)
-        self._event = trio.Event()
+        self._event: trio.Event | None = None  # most watches end before any wait
         self._grown: set[TopicPartition] = set()
 
     def __enter__(self) -> Self:
@@ -108,11 +108,15 @@ class MemoryWatch:
 
     def notify(self, tp: TopicPartition) -> None:
         self._grown.add(tp)
-        self._event.set()
+        if self._event is not None:
+            self._event.set()
 
     async def wait(self) -> Collection[TopicPartition]:
-        await self._event.wait()
-        self._event = trio.Event()
+        if self._grown:
+            await trio.lowlevel.checkpoint()
+        else:
+            self._event = trio.Event()
+            await self._event.wait()
         grown, self._grown = self._grown, set()
         return grown
 
@@ -191,7 +195,13 @@ class MemoryStorage(Storage):
     async def topic(self, name: str) -> Topic | None:
         return self._topics.get(name)
 
+    def known_topic(self, name: str) -> Topic | None:
+        return self._topics.get(name)
+
     async def topic_by_id(self, topic_id: UUID) -> Topic | None:
+        return self.known_topic_by_id(topic_id)
+
+    def known_topic_by_id(self, topic_id: UUID) -> Topic | None:
         name = self._names.get(topic_id)
         return None if name is None else self._topics[name]
 
@@ -260,6 +270,16 @@ class MemoryStorage(Storage):
     # --- The log ----------------------------------------------------------------------------------------
 
     async def append(
+        self,
+        batches: Mapping[TopicPartition, RecordBatch],
+        *,
+        acks: int = -1,
+        timeout_s: float = 30.0,
+        transactions: Transactions = NO_TRANSACTIONS,
+    ) -> AppendResults:
+        return self.try_append(batches, acks=acks, timeout_s=timeout_s, transactions=transactions)
+
+    def try_append(
         self,
         batches: Mapping[TopicPartition, RecordBatch],
         *,

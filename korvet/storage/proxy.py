@@ -35,6 +35,10 @@ class StorageProxy(Storage):
 
     storage: Storage
 
+    # These need no wait, which `call` may have to do. The broker then uses the methods that are forwarded.
+    try_append: ClassVar[Any] = Storage.try_append
+    known_topic: ClassVar[Any] = Storage.known_topic
+    known_topic_by_id: ClassVar[Any] = Storage.known_topic_by_id
     append: ClassVar[Any] = forwarded("append")
     begin_append: ClassVar[Any] = forwarded("begin_append")
     write_markers: ClassVar[Any] = forwarded("write_markers")

@@ -299,8 +299,15 @@ class RedisStreamsStorage(Storage):
         found = await self._catalogue.find(name)
         return None if found is None else found.topic
 
+    def known_topic(self, name: str) -> Topic | None:
+        found = self._catalogue.cached(name)
+        return None if found is None else found.topic
+
     async def topic_by_id(self, topic_id: UUID) -> Topic | None:
         return await self._catalogue.find_by_id(topic_id)
+
+    def known_topic_by_id(self, topic_id: UUID) -> Topic | None:
+        return self._catalogue.cached_with_id(topic_id)
 
     async def create_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
         async with self._replicated_catalogue():
@@ -379,6 +386,11 @@ class RedisStreamsStorage(Storage):
         transactions: Transactions = NO_TRANSACTIONS,
     ) -> AppendResults | PendingAppend:
         return await self._appender.begin(batches, acks=acks, timeout_s=timeout_s, transactions=transactions)
+
+    def try_append(
+        self, batches: Mapping[TopicPartition, RecordBatch], *, acks: int = -1, timeout_s: float = 30.0
+    ) -> PendingAppend | None:
+        return self._appender.begin_now(batches, acks=acks, timeout_s=timeout_s)
 
     async def write_markers(
         self, markers: Mapping[TopicPartition, Marker], *, timeout_s: float = 30.0

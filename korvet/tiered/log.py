@@ -113,6 +113,12 @@ class Tiers:
         # A coroutine around the storage's would add 3 % to the time of a small Produce in memory.
         return self._storage.begin_append(batches, acks=acks, timeout_s=timeout_s)
 
+    def try_append(
+        self, batches: Mapping[TopicPartition, RecordBatch], *, acks: int, timeout_s: float
+    ) -> AppendResults | PendingAppend | None:
+        """Begin an append if it need not wait, as `Storage.try_append` does."""
+        return self._storage.try_append(batches, acks=acks, timeout_s=timeout_s)
+
     async def write_markers(
         self, markers: Mapping[TopicPartition, Marker], *, timeout_s: float
     ) -> AppendResults:

@@ -16,7 +16,7 @@ from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanK
 from opentelemetry.util.types import AttributeValue
 
 from korvet.broker.broker import Broker
-from korvet.broker.context import Disconnect, PendingResponse, RequestContext
+from korvet.broker.context import Disconnect, PendingResponse, RequestContext, handled
 from korvet.protocol.connection import PRODUCE, Api
 from korvet.protocol.encoded_batches import EncodedBatches
 from korvet.protocol.errors import ErrorCode, KafkaError
@@ -46,12 +46,12 @@ class RequestSpans:
         """Handle a request."""
         span = self._start(body, context)
         if not span.is_recording():
-            return await self.api.handle(broker, body, context)
+            return await handled(self.api.handle(broker, body, context))
         request = RequestSpan(span, self)
         context.ended = request.end
         with trace.use_span(request.span, record_exception=False, set_status_on_exception=False):
             try:
-                response = await self.api.handle(broker, body, context)
+                response = await handled(self.api.handle(broker, body, context))
             except Disconnect as error:
                 request.fail(type(error).__name__)
                 raise

@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from korvet.broker.broker import Broker
-from korvet.broker.context import Disconnect
+from korvet.broker.context import Disconnect, handled
 from korvet.broker.counters import Counters
 from korvet.handlers import APIS
 from korvet.handlers.produce import PendingProduce
@@ -320,7 +320,7 @@ async def begun(broker: Broker, **options: Any) -> tuple[PendingProduce, SlowApp
     await create(broker)
     storage = broker._storage
     install(broker, Shim(storage, begin_append=begin_append))
-    response = await APIS[0].handle(broker, produce_request({T0: batch()}, **options), context(9))
+    response = await handled(APIS[0].handle(broker, produce_request({T0: batch()}, **options), context(9)))
     assert isinstance(response, PendingProduce)
     return response, appends[0]
 

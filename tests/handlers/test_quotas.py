@@ -9,7 +9,7 @@ import pytest
 from trio.testing import MockClock
 
 from korvet.broker.broker import Broker
-from korvet.broker.context import RequestContext
+from korvet.broker.context import RequestContext, handled
 from korvet.handlers import APIS
 from korvet.protocol.codec import encode
 from korvet.protocol.errors import ErrorCode
@@ -28,7 +28,7 @@ DEFAULT = {"user": None}
 async def answered(broker: Broker, key: int, version: int, request: object, **values: Any) -> tuple[Any, int]:
     """Return the response, and for how many ms its client is throttled."""
     asking: RequestContext = context(version, **values)
-    response = await APIS[key].handle(broker, request, asking)
+    response = await handled(APIS[key].handle(broker, request, asking))
     return response, broker.quotas.settle(asking)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import trio
@@ -9,6 +10,20 @@ import trio
 from korvet.storage.interface import AppendResults
 from korvet.storage.memory import MemoryStorage
 from tests.handlers.support import Shim, SlowAppend
+
+
+class NotifyingAppend(SlowAppend):
+    """An append that calls a function, instead of waking a task, when the test completes it."""
+
+    call: Callable[[], None] | None = None
+
+    def notify(self, call: Callable[[], None]) -> bool:
+        self.call = call
+        return True
+
+    def complete(self) -> None:
+        assert self.call is not None
+        self.call()
 
 
 class SlowStorage:
@@ -38,6 +53,15 @@ class SlowStorage:
         while len(self.appends) < count:
             self._changed = trio.Event()
             await self._changed.wait()
+
+    def notifying_shim(self) -> Shim:
+        """Return the storage whose appends begin without waiting, and notify when they complete."""
+        return Shim(self.storage, try_append=self.try_append)
+
+    def try_append(self, batches: Any, **options: Any) -> NotifyingAppend:
+        append = NotifyingAppend(self.storage.try_append(batches, **options))
+        self.appends.append(append)
+        return append
 
     def shim(self) -> Shim:
         return Shim(self.storage, begin_append=self.begin_append)

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from korvet.broker.broker import Broker
-from korvet.broker.context import Disconnect, RequestContext
+from korvet.broker.context import Disconnect, RequestContext, handled
 from korvet.config import Config
 from korvet.handlers import APIS
 from korvet.protocol.codec import decode
@@ -372,7 +372,7 @@ async def work(broker: Broker, connection: Connection, request: Request) -> Any:
     response = request.refusal
     if response is None:
         context = RequestContext(request.version, request.client_id)
-        response = await request.api.handle(broker, request.body, context)
+        response = await handled(request.api.handle(broker, request.body, context))
     return read_back(request, b"".join(connection.send(request, response)))
 
 

@@ -12,16 +12,18 @@ from attrs import define, field
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from korvet.broker.broker import open_broker
+from korvet.broker.context import RequestContext
 from korvet.broker.limits import ByteBudget
 from korvet.config import Config
 from korvet.handlers import APIS
+from korvet.protocol.connection import Request
 from korvet.protocol.frames import FrameReader
 from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from korvet.protocol.messages.metadata import MetadataRequest
 from korvet.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from korvet.protocol.record_batch import build_batch
 from korvet.protocol.requests import encode_request
-from korvet.server.connection import SMALL_PRODUCES_AT_ONCE, ServedConnection, Shared
+from korvet.server.connection import SMALL_PRODUCES_AT_ONCE, Exchange, ServedConnection, Shared
 from korvet.server.receiving import RequestMemory
 from korvet.storage.memory import MemoryStorage
 from tests.handlers.support import Shim, install
@@ -273,7 +275,7 @@ async def test_error_in_a_pending_response_ends_its_connection(
     client = setup.connect()
     client.ask((produce(), 9), (produce(), 9))
     await wait_all_tasks_blocked()
-    setup.slow.appends[0].results = None  # type: ignore[assignment]
+    setup.slow.appends[0].appended = None  # type: ignore[assignment]
     setup.slow.begun[0].set()
     await wait_all_tasks_blocked()
 
@@ -359,8 +361,10 @@ async def test_sent_buffers_are_released_while_sending(setup: Setup) -> None:
     client.transport.room = 20
     buffers: list[Any] = [b"head", b"a" * 100, bytearray(b"b" * 10)]
     expected = b"".join(buffers)
+    request = Request(APIS[0], 9, 1, None, produce(), 100, 9)
+    exchange = Exchange(request, True, RequestContext(9), None, 0.0, unsent=buffers, size=len(expected))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(client.connection._send, buffers)
+        nursery.start_soon(client.connection._send, exchange)
         await wait_all_tasks_blocked()
         assert (b"", 84) == (buffers[0], len(buffers[1]))
         client.transport.read(1000)
@@ -419,3 +423,97 @@ async def test_drain_ends_a_handshake(setup: Setup) -> None:
     await wait_all_tasks_blocked()
 
     assert transport.is_closed
+
+
+# --- Stores that notify -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def notifying(setup: Setup) -> list[Any]:
+    """The appends of a storage that notifies, in the order in which they were begun."""
+    install(setup.shared.broker, setup.slow.notifying_shim())
+    return setup.slow.appends
+
+
+async def test_notified_responses_keep_the_order_of_the_requests(setup: Setup, notifying: list[Any]) -> None:
+    client = setup.connect()
+    client.ask((produce(), 9), (produce(), 9), (METADATA, 12), (produce(), 9))
+    await wait_all_tasks_blocked()
+    assert 2 == len(notifying)
+    notifying[1].complete()
+    assert [] == client.answered
+    notifying[0].complete()
+    assert [1, 2] == client.answered
+    await wait_all_tasks_blocked()
+    assert [1, 2, 3] == client.answered
+    notifying[2].complete()
+
+    assert [1, 2, 3, 4] == client.answered
+
+
+async def test_notified_responses_need_no_second_task(setup: Setup, notifying: list[Any]) -> None:
+    client = setup.connect()
+    for number in range(3):
+        client.ask((produce(), 9))
+        await wait_all_tasks_blocked()
+        notifying[number].complete()
+
+    assert [1, 2, 3] == client.answered
+    assert 1 == tasks_in(setup.nursery)
+
+
+async def test_responder_sends_what_the_client_has_no_room_for(setup: Setup, notifying: list[Any]) -> None:
+    client = setup.connect()
+    client.ask(*[(produce(), 9)] * 3)
+    await wait_all_tasks_blocked()
+    client.transport.room = 20
+    for append in notifying:
+        append.complete()
+    await wait_all_tasks_blocked()
+    assert 20 == len(client.transport.sent)
+    client.transport.read(1000)
+    await wait_all_tasks_blocked()
+
+    assert [1, 2, 3] == client.answered
+    assert 0 == setup.shared.produces
+
+
+async def test_notified_produces_are_limited(setup: Setup, notifying: list[Any]) -> None:
+    client = setup.connect()
+    client.ask(*[(produce(), 9)] * (SMALL_PRODUCES_AT_ONCE + 1))
+    await wait_all_tasks_blocked()
+    assert SMALL_PRODUCES_AT_ONCE == len(notifying)
+    notifying[0].complete()
+    await wait_all_tasks_blocked()
+
+    assert SMALL_PRODUCES_AT_ONCE + 1 == len(notifying)
+
+
+async def test_drain_answers_notified_produces_and_reads_no_more(setup: Setup, notifying: list[Any]) -> None:
+    client = setup.connect()
+    client.ask(*[(produce(), 9)] * 2)
+    await wait_all_tasks_blocked()
+    client.connection.drain(trio.current_time() + 10)
+    client.ask((produce(), 9))
+    await wait_all_tasks_blocked()
+    assert not client.transport.is_closed
+    for append in notifying:
+        append.complete()
+    await wait_all_tasks_blocked()
+
+    assert [1, 2] == client.answered
+    assert client.transport.is_closed
+
+
+async def test_end_abandons_notified_produces(setup: Setup, notifying: list[Any]) -> None:
+    client = setup.connect()
+    client.ask(*[(produce(), 9)] * 2)
+    await wait_all_tasks_blocked()
+    client.connection.end()
+    await wait_all_tasks_blocked()
+    for append in notifying:
+        append.complete()
+
+    assert all(append.is_abandoned for append in notifying)
+    assert [] == client.answered
+    assert 0 == setup.shared.produces

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -21,7 +22,7 @@ from korvet.protocol.errors import (
     RequestTimedOut,
 )
 from korvet.protocol.record_batch import RecordBatch
-from korvet.storage.interface import AppendResult, Storage, StorageDefaults, TopicPartition
+from korvet.storage.interface import AppendResult, PendingAppend, Storage, StorageDefaults, TopicPartition
 from korvet.storage.redis.append import appender as redis_append
 from korvet.storage.redis.append import layouts as redis_layouts
 from korvet.storage.redis.client.wait_connections import MAX_CONNECTIONS
@@ -510,3 +511,49 @@ async def test_storage_closes_while_a_confirmed_end_waits_for_its_answer(
             storage._reader.confirmations.note(partition, Known(1, 1, b"1-0"))
     finally:
         primary.resume()
+
+
+# --- Without waiting --------------------------------------------------------------------------------------
+
+
+@each_layout
+async def test_small_append_notifies_and_leaves_no_reference_cycle(
+    redis_server: RedisServer, layout: str
+) -> None:
+    async with broker_on(redis_server, layout) as storage:
+        await storage.append({TP: batch([Record(b"0")])})
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(1, 20):
+                await notified(storage, number)
+            unreachable = gc.collect()
+        finally:
+            gc.enable()
+
+        assert [b"%d" % number for number in range(20)] == await values_of(storage)
+        assert unreachable < 19
+
+
+async def notified(storage: Storage, number: int) -> None:
+    """Append a record without waiting for anything but the notification."""
+    appending = storage.try_append({TP: batch([Record(b"%d" % number)])})
+    assert isinstance(appending, PendingAppend)
+    is_done = trio.Event()
+    assert appending.notify(is_done.set)
+    await is_done.wait()
+    assert isinstance(appending.known_results()[TP], AppendResult)
+
+
+@each_layout
+async def test_append_that_has_to_wait_is_not_begun(redis_server: RedisServer, layout: str) -> None:
+    async with broker_on(redis_server, layout) as storage:
+        one = batch([Record(b"x")])
+        assert storage.try_append({}) is None
+        assert storage.try_append({TP: one, TopicPartition("t", 1): one}) is None
+        assert storage.try_append({TopicPartition("nowhere", 0): one}) is None
+        for server in storage._redis.servers():  # type: ignore[attr-defined]
+            server.connection.end("a test")
+        assert storage.try_append({TP: one}) is None
+
+        assert [] == await values_of(storage)

@@ -159,14 +159,14 @@ class Catalogue:
 
     async def find_by_id(self, topic_id: UUID) -> Topic | None:
         """Return a topic by its id, from the same sources as `find`."""
-        found = self._cached_with_id(topic_id)
+        found = self.cached_with_id(topic_id)
         if found is None and not self.redis.is_connected(self.keyspace.topics):
             found = with_id(self._last_known, topic_id)
         elif found is None and self._is_complete:
             await self._find_creations()
         return found or with_id(await self._loaded(), topic_id)
 
-    def _cached_with_id(self, topic_id: UUID) -> Topic | None:
+    def cached_with_id(self, topic_id: UUID) -> Topic | None:
         """Return a cached topic by its id. Only the first look-up of an id goes through all topics."""
         each = self._topics.get(self._names.get(topic_id, ""))
         if each is not None and each.topic.topic_id == topic_id:

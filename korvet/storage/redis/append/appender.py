@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
 from attrs import Factory, define, field, frozen
 
 from korvet.concurrency.time_slices import TimeSlices, run_in_slices
 from korvet.protocol.errors import KafkaError, MessageTooLarge, RequestTimedOut, detached
-from korvet.protocol.record_batch import RecordBatch
+from korvet.protocol.record_batch import CODEC_BITS, RecordBatch
+from korvet.protocol.steps import RECORDS_A_STEP, at_once
 from korvet.storage.failed_sequences import ProducerBatch
 from korvet.storage.interface import (
     NO_TRANSACTIONS,
@@ -17,9 +18,10 @@ from korvet.storage.interface import (
     Marker,
     PendingAppend,
     TopicPartition,
+    TransactionNumber,
     Transactions,
 )
-from korvet.storage.redis.append.layouts import Packed, pack_marker
+from korvet.storage.redis.append.layouts import Packed, Packing, pack_marker
 from korvet.storage.redis.append.queue import AppendContext, AppendQueue, Submission, Ticket, too_few_replicas
 from korvet.storage.redis.append.time_limits import TimeLimits
 from korvet.storage.redis.client.connection import NotConnected
@@ -58,6 +60,41 @@ class Appender:
         limit_s = max(APPEND_LIMIT_S, timeout_s)
         submission = Submission(limit_s, timeout_s, self.context.failed)
         return await self._submit(self._tickets(batches, submission, acks, transactions), submission, limit_s)
+
+    def begin_now(
+        self, batches: Mapping[TopicPartition, RecordBatch], *, acks: int, timeout_s: float
+    ) -> PendingAppend | None:
+        """See `Storage.try_append`: one batch that is packed in one step, and that no replica has to confirm."""
+        if len(batches) != 1:
+            return None
+        ((tp, batch),) = batches.items()
+        context = self.context
+        partition = context.partitions.known(tp)
+        if partition is None:
+            return None
+        stream, config = partition.keys.stream, partition.shared.topic.config
+        if (
+            context.waits_for_replicas(acks, config)
+            or context.refusal(stream) is not None
+            or not context.redis.is_connected(stream)
+        ):
+            return None
+        try:
+            packed = self._pack(partition, batch, None)
+            if not isinstance(packed, Packed):
+                if batch.attributes & CODEC_BITS or batch.record_count > RECORDS_A_STEP:
+                    return None
+                packed = at_once(packed)
+        except KafkaError:
+            return None
+        submission = Submission(max(APPEND_LIMIT_S, timeout_s), timeout_s, context.failed)
+        ticket = Ticket(
+            partition, config, packed, ProducerBatch.of(batch), submission, waits_for_replicas=False
+        )
+        tickets = (ticket,)
+        submission.submit(tickets)
+        self._queue_of(partition).submit(ticket)
+        return SubmittedAppend(self, submission, tickets)
 
     async def begin_markers(
         self, markers: Mapping[TopicPartition, Marker], *, now_ms: int, timeout_s: float
@@ -114,22 +151,14 @@ class Appender:
         tickets = []
         share = submission.share
         grown = 0  # bytes by which packing has enlarged the batches
-        defaults = self.context.partitions.defaults
         time_slices = TimeSlices()
         for tp, batch in batches.items():
             try:
                 partition = await self._accepting(tp)
-                shared = partition.shared
-                config = shared.topic.config
+                config = partition.shared.topic.config
                 if grown > GROWN_BYTES:
                     raise MessageTooLarge("The records of the request become too large when decompressed.")
-                packed = shared.format.pack(
-                    batch,
-                    config,
-                    defaults.record_max_headers,
-                    defaults.record_max_batch_records,
-                    transactions.get(tp),
-                )
+                packed = self._pack(partition, batch, transactions.get(tp))
                 if not isinstance(packed, Packed):
                     packing = packed
                     if batch.compression:
@@ -152,6 +181,19 @@ class Appender:
             tickets.append(ticket)
             await time_slices.next()
         return tickets
+
+    def _pack(
+        self, partition: Partition, batch: RecordBatch, transaction: TransactionNumber | None
+    ) -> Packed | Packing:
+        """Pack a batch, or return the steps of that. Raises the KafkaError that refuses the batch."""
+        shared, defaults = partition.shared, self.context.partitions.defaults
+        return shared.format.pack(
+            batch,
+            shared.topic.config,
+            defaults.record_max_headers,
+            defaults.record_max_batch_records,
+            transaction,
+        )
 
     async def _marker_tickets(
         self, markers: Mapping[TopicPartition, Marker], submission: Submission, now_ms: int
@@ -232,24 +274,44 @@ class SubmittedAppend(PendingAppend):
         abandon = self.abandon
         try:
             # The results may have arrived before the call, and the time limit may have passed since.
-            if not submission.done.is_set():
+            if submission.remaining:
                 limits = self.appender.time_limits
                 # A limit of the wait for replicas is as short as the client wants.
                 waits_for_replicas = any(ticket.waits_for_replicas for ticket in self.tickets)
                 if not waits_for_replicas and limits.add(abandon, submission.deadline):
                     try:
-                        await submission.done.wait()
+                        await submission.wait()
                     finally:
                         limits.remove(abandon)
                 else:
                     submission.waiting = trio.CancelScope(deadline=submission.deadline)
                     with submission.waiting:
-                        await submission.done.wait()
+                        await submission.wait()
         finally:
             abandon()
         return submission.results
 
+    def notify(self, call: Callable[[], None]) -> bool:
+        submission, limits = self.submission, self.appender.time_limits
+        if not submission.remaining:
+            return False
+        if any(ticket.waits_for_replicas for ticket in self.tickets):
+            return False
+        abandon = self.abandon
+
+        def done() -> None:
+            limits.remove(abandon)
+            call()
+
+        if not limits.add(abandon, submission.deadline):
+            return False
+        submission.notify = done
+        return True
+
+    def known_results(self) -> AppendResults:
+        return self.submission.results
+
     def abandon(self) -> None:
-        if not self.submission.done.is_set():
+        if self.submission.remaining:
             for ticket in self.tickets:
                 self.appender.give_up(ticket)

@@ -80,7 +80,7 @@ REFUSALS: Mapping[bytes, type[KafkaError]] = {
 
 
 class Submission:
-    """The batches of one `append`, and their results, for which one task waits.
+    """The batches of one `append`, and their results, for which one task waits, or one function is called.
 
     Until the last result, `share` holds the bytes by which packing has enlarged the batches.
     """
@@ -90,6 +90,7 @@ class Submission:
         "deadline",
         "done",
         "failed",
+        "notify",
         "remaining",
         "replicas_limit_s",
         "results",
@@ -105,13 +106,19 @@ class Submission:
         self.replicas_limit_s = replicas_limit_s
         self.failed = failed
         self.share = DecodedReservation()
-        self.done = trio.Event()
+        self.done: trio.Event | None = None  # while a task waits for the results
+        self.notify: Callable[[], None] | None = None  # called once there are all results
         self.appending = self.remaining = 0
         self.results: dict[TopicPartition, Result] = {}
 
     def submit(self, tickets: Sequence[Ticket]) -> None:
         """Expect a result for each ticket."""
         self.appending = self.remaining = len(tickets)
+
+    async def wait(self) -> None:
+        """Wait for the results of all tickets."""
+        self.done = trio.Event()
+        await self.done.wait()
 
     def settle(self) -> None:
         """Count a batch that was appended or has failed; after the last one, set the deadline to that for replicas."""
@@ -126,7 +133,11 @@ class Submission:
         self.remaining -= 1
         if self.remaining == 0:
             self.share.end()
-            self.done.set()
+            if self.done is not None:
+                self.done.set()
+            if (notify := self.notify) is not None:
+                self.notify = None  # it refers to what refers to this, and the garbage collector is slow
+                notify()
 
     def fail(self, tp: TopicPartition, batch: ProducerBatch, error: KafkaError) -> None:
         """Set the result of a batch that was not submitted to a queue."""
