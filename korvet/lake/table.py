@@ -263,18 +263,20 @@ class LakeTable(Snapshot):
 
 
 def refuse_other_things(location: Location) -> None:
-    """Raise NoTable if the location has files, which are no Delta table."""
+    """Raise NoTable if the location has files, which are no Delta table.
+
+    With a log, it is a table that another process creates now.
+    """
     with store_errors(location):
         filesystem = location.filesystem()
         info = filesystem.get_file_info(location.path)
         if info.type == pafs.FileType.NotFound:
             return
-        if info.type != pafs.FileType.Directory or filesystem.get_file_info(
-            pafs.FileSelector(location.path, allow_not_found=True)
-        ):
-            raise NoTable(
-                f"{location} is not a Delta table, and not empty; choose another place with --lake."
-            )
+        if info.type == pafs.FileType.Directory:
+            found = filesystem.get_file_info(pafs.FileSelector(location.path, allow_not_found=True))
+            if not found or any(each.base_name == "_delta_log" for each in found):
+                return
+    raise NoTable(f"{location} is not a Delta table, and not empty; choose another place with --lake.")
 
 
 def _check(location: Location, delta: DeltaTable, topic: str, topic_id: UUID | None) -> UUID:
