@@ -115,6 +115,12 @@ def test_table_is_not_created_in_a_folder_with_other_files(tmp_path: Path) -> No
     assert ["notes.txt"] == [path.name for path in (tmp_path / "lake/orders").iterdir()]
 
 
+def test_table_is_created_while_another_process_creates_it(tmp_path: Path) -> None:
+    (tmp_path / "lake/orders/_delta_log").mkdir(parents=True)  # without a commit so far
+
+    assert 0 == LakeTable.open_or_create(lake(tmp_path), TOPIC, TOPIC_ID).version
+
+
 def test_foreign_table_is_refused(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "lake/orders"), pa.table({"x": [1]}))
 
