@@ -225,10 +225,10 @@ class TableSchedule:
         errors = [health for health in self.healths if health.error]
         if any(not health.may_pass for health in errors):
             return State.FAILED
-        if self.is_standby:
-            return State.STANDBY  # also if work was lost to the other run, and is repeated
         if errors:
             return State.RETRYING
+        if self.is_standby:
+            return State.STANDBY
         is_behind = any(
             waiting.archived is None
             or (waiting.offsets and now - waiting.clear_s > self.policy.lag_s + COMMIT_S)
