@@ -127,7 +127,7 @@ class TopicProgress:
     goes_on: bool = False
     #: Commits that other archivers' commits preceded.
     conflicts: int = 0
-    #: How much other archivers commit, from 0 to CONTENDED.
+    #: Rises by 2 with each commit that another archiver's preceded, and falls by 1 with each other; 0 to CONTENDED.
     contention: int = 0
     #: Seconds that the last commit took.
     commit_s: float | None = None

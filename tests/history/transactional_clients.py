@@ -23,7 +23,7 @@ GROUP = "movers"
 # Longer than transaction.timeout.ms. librdkafka 2.16 has been seen to send nothing any more after AddOffsetsToTxn, when
 # the connection to the coordinator was replaced amid it; such a client is replaced, as its user would do.
 CALL_LIMIT_S = 30.0
-#: What the load tells a client: to commit everything, since no more inputs come, and to stop.
+#: The load sends these words to a client: it shall commit everything, since no more inputs come; it shall stop.
 INPUTS_ENDED, STOP = "inputs ended", "stop"
 MOVER, WRITER = "mover", "writer"
 
@@ -48,7 +48,7 @@ class TransactionalClient:
     _told: set[str] = field(factory=set)
 
     def run(self) -> None:
-        """Work until the load tells to stop. Kill the process when the client dies."""
+        """Work until the load sends STOP. Kill the process when the client dies."""
         try:
             (self._move if self.kind == MOVER else self._write)()
         except ClientDied:

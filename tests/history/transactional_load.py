@@ -93,9 +93,8 @@ class TransactionalLoad:
         for name in names:
             self._join(name)
         for name in names:
-            producer_of(
-                self.servers, name
-            )  # ends what a client that died has left open, and waits for the markers
+            # It ends what a client that died has left open, and waits for the markers.
+            producer_of(self.servers, name)
 
     def _moved(self) -> set[tuple[Partition, int]]:
         done = {
@@ -143,7 +142,7 @@ class TransactionalLoad:
                 self.faults.append(f"{name} ended with {process.exitcode}")
 
     def _follow(self, connection: Connection) -> None:
-        """Note what a client sends until it ends, and tell it when to stop."""
+        """Record what a client sends until it ends, and send it the words that are due."""
         untold = {INPUTS_ENDED: self._stops_producing, STOP: self._stops_writing}
         while True:
             for word in [word for word, event in untold.items() if event.is_set()]:
