@@ -136,6 +136,7 @@ class LateLoad:
             await self._all_moved()
             for name in self._ids:  # ends what is still open, and waits for the markers
                 async with self._transactions(network, name) as transactions:
+                    transactions.is_stopping = True  # it neither dies nor gives the request up
                     await transactions.begin()
             nursery.cancel_scope.cancel()
 
