@@ -150,6 +150,14 @@ def test_pages_fit_on_a_phone_and_name_every_control(page: Page) -> None:
     keep(page, "web-phone")
 
 
+def test_tables_are_seen_whole_on_a_small_screen(page: Page) -> None:
+    page.set_viewport_size({"width": 1024, "height": 700})
+    hidden = "Array.from(document.querySelectorAll('.scroll'), (each) => each.scrollWidth - each.clientWidth)"
+    for path in PATHS:
+        page.goto(path)
+        assert {0} >= {*page.evaluate(hidden)}, path
+
+
 def test_tables_of_the_lake_are_listed_with_their_errors(page: Page) -> None:
     page.goto("/topics")
     page.get_by_role("link", name="Lake").click()
