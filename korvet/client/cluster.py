@@ -20,7 +20,7 @@ from attrs import define, field
 from korvet.client.connection import CLOSED_AT_ONCE, Address, BrokerConnection
 from korvet.client.model import Partition, Topic, TopicPartition
 from korvet.client.security import PLAINTEXT, Security
-from korvet.client.tls import TlsRefused, explain
+from korvet.client.tls import CLOSED_EARLY, TlsRefused, explain
 from korvet.protocol.errors import (
     BrokerNotAvailable,
     KafkaError,
@@ -314,7 +314,7 @@ def _reason(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, ssl.SSLError):  # an OSError whose errno is OpenSSL's
-        return CLOSED_AT_ONCE if isinstance(error, ssl.SSLEOFError) else str(error)
+        return CLOSED_AT_ONCE if isinstance(error, CLOSED_EARLY) else str(error)
     if isinstance(error, OSError):
         # Trio's message repeats the address. Errors of name resolution have negative numbers and a strerror.
         number = error.errno or 0

@@ -14,6 +14,8 @@ from korvet.protocol.errors import ErrorCode, KafkaError
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 #: X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH of OpenSSL.
 NAME_MISMATCHES = {62, 64}
+#: The other side closed the connection during the handshake. Which of them is raised depends on OpenSSL's version.
+CLOSED_EARLY = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 #: OpenSSL's reasons for responses that are not TLS, and for alerts about the client's certificate.
 NO_TLS = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"}
 WITHOUT_CERTIFICATE = {"TLSV13_ALERT_CERTIFICATE_REQUIRED"}
@@ -86,7 +88,7 @@ async def secured(stream: trio.abc.Stream, context: ssl.SSLContext, host: str) -
 def explain(error: BaseException) -> str:
     """Return the reason why TLS failed, or "" if the error is not about TLS or a retry may help."""
     found = _ssl_error(error)
-    if found is None or isinstance(found, ssl.SSLEOFError):
+    if found is None or isinstance(found, CLOSED_EARLY):
         return ""
     if isinstance(found, ssl.SSLCertVerificationError):
         if found.verify_code in NAME_MISMATCHES:

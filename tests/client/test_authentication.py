@@ -62,13 +62,21 @@ async def test_logins_and_requests_go_through_tls() -> None:
         assert "fake" == await connect(cluster, Security(Tls(TRUSTED), ALICE.sasl))
 
 
-@pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL", "SSL"])
-async def test_wrong_security_protocol_is_reported(listener: str) -> None:
+@pytest.mark.parametrize(
+    "listener, security",
+    [
+        ("SASL_PLAINTEXT", Security()),
+        ("SASL_PLAINTEXT", Security(Tls(TRUSTED), ALICE.sasl)),
+        ("SASL_SSL", Security(Tls(TRUSTED))),
+        ("SSL", Security()),
+    ],
+)
+async def test_wrong_security_protocol_is_reported(listener: str, security: Security) -> None:
     users = USERS if "SASL" in listener else {}
     tls = context("127.0.0.1") if "SSL" in listener else None
     async with secured_cluster(users=users, context=tls) as cluster:
         with pytest.raises(NetworkException, match="requires another security.protocol"):
-            await connect(cluster, Security(Tls(TRUSTED)) if listener == "SASL_SSL" else Security())
+            await connect(cluster, security)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +171,8 @@ def test_openssl_errors_are_explained(reason: str, said: str) -> None:
 
 
 def test_broken_connection_is_not_explained_as_a_tls_error() -> None:
-    assert "" == explain(trio.BrokenResourceError()) == explain(ssl.SSLEOFError(8, "EOF"))
+    for error in trio.BrokenResourceError(), ssl.SSLEOFError(8, "EOF"), ssl.SSLZeroReturnError(6, "EOF"):
+        assert "" == explain(error)
 
 
 async def test_server_without_tls_is_reported() -> None:
