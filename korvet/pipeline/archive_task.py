@@ -1,14 +1,17 @@
 """The work of an archive task: fetch pieces of partitions, decode them, and write them to files.
 
 Reading and writing happen in one step; records do not pass through Spark. Fetching runs on Trio in a separate thread,
-a few responses ahead of decoding. Memory is bounded: those responses, and CHUNK_BYTES of rows that are written
-together, to one file per date.
+a few responses ahead of decoding. Files of few records are written in threads, since that is mostly a wait for the
+store. Memory is bounded: those responses, CHUNK_BYTES of rows that are written together, to one file per date, and
+SMALL_BYTES for each of a few pieces that wait for a thread.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Self
 
 import pyarrow as pa
 from attrs import define, evolve, field, frozen
@@ -18,6 +21,7 @@ from korvet.client.isolation import READ_COMMITTED
 from korvet.lake.file_writing import RangeWriter
 from korvet.lake.files import ArchivedRange
 from korvet.lake.location import Location
+from korvet.lake.parallel import results
 from korvet.lake.schema import HEADERS, archive_table
 from korvet.pipeline.cluster import Connecting
 from korvet.pipeline.fetching import Fetched, Fetcher
@@ -30,6 +34,8 @@ FETCH_BYTES = 8 * 1024 * 1024
 AHEAD = 2
 # Bytes of rows that are written together.
 CHUNK_BYTES = 48 * 1024 * 1024
+# Bytes of rows that are written in a thread.
+SMALL_BYTES = 1024 * 1024
 # Consecutive responses without batches, before the log's end, after which the rest is taken to be empty.
 EMPTY_ANSWERS = 5
 
@@ -70,19 +76,20 @@ class Outcome:
 
 
 def write_pieces(connecting: Connecting, pieces: Sequence[Piece]) -> Iterator[Outcome]:
-    """Write pieces one after the other. An error is part of a piece's outcome, and the next pieces go on."""
+    """Write pieces, and yield their outcomes in order. An error is part of an outcome, and the next pieces go on."""
     fetching = Fetching(connecting, pieces)
     fetching.start()
+    writers = map(PieceWriter, pieces)
     try:
-        for piece in pieces:
-            yield PieceWriter(piece).write(fetching)
+        for _, outcome in results(PieceWriter.finish, (writer.take(fetching) for writer in writers)):
+            yield outcome
     finally:
         fetching.stop()
 
 
 @define
 class PieceWriter:
-    """Buffers the rows of a piece, and writes them in chunks of CHUNK_BYTES."""
+    """Buffers the rows of a piece, and writes them in chunks of CHUNK_BYTES: call `take`, then `finish`."""
 
     piece: Piece
     _writer: RangeWriter = field(init=False)
@@ -94,22 +101,36 @@ class PieceWriter:
     _aborted: int = field(default=0, init=False)
     _markers: int = field(default=0, init=False)
     _written: int = field(init=False)  # all rows below this offset are in files
+    _end: int = field(init=False)  # all rows below this offset are in files, or wait to be written
+    _error: str = field(default="", init=False)
 
     def __attrs_post_init__(self) -> None:
         self._writer = RangeWriter(self.piece.location, self.piece.tp.partition, self.piece.covered)
-        self._written = self.piece.start
+        self._written = self._end = self.piece.start
 
-    def write(self, fetching: Fetching) -> Outcome:
-        error = ""
+    def take(self, fetching: Fetching) -> Self:
+        """Fetch the piece and write it, except for a small rest."""
+        with self._noting_errors():
+            self._take(fetching)
+        return self
+
+    def finish(self) -> Outcome:
+        """Write the rest. It does not wait for other pieces, and may run in any thread."""
+        with self._noting_errors():
+            if not self._error:
+                self._flush(self._end)
+        return Outcome(self.piece.tp, self.piece.start, tuple(self._ranges), self._error)
+
+    @contextmanager
+    def _noting_errors(self) -> Iterator[None]:
         try:
-            self._write(fetching)
+            yield
         except (KafkaError, OSError, ExceptionGroup) as failure:
             while isinstance(failure, ExceptionGroup):
                 failure = failure.exceptions[0]
-            error = f"{self.piece.tp}: {failure}"
-        return Outcome(self.piece.tp, self.piece.start, tuple(self._ranges), error)
+            self._error = f"{self.piece.tp}: {failure}"
 
-    def _write(self, fetching: Fetching) -> None:
+    def _take(self, fetching: Fetching) -> None:
         piece = self.piece
         for fetched in fetching.answers(piece):
             for columns in decode(fetched.batches, start=piece.start, end=piece.end, headers=True):
@@ -123,7 +144,9 @@ class PieceWriter:
                 self._flush(min(fetched.next_offset, piece.end))
                 fetching.skip(piece)
                 return
-        self._flush(piece.end)
+        self._end = piece.end
+        if self._waiting_bytes > SMALL_BYTES:
+            self._flush(piece.end)
 
     def _add(self, columns: Columns) -> None:
         tp = self.piece.tp
@@ -154,7 +177,7 @@ class PieceWriter:
             written = self._writer.write(rows, self._written, end)
         self._ranges.append(evolve(written, aborted=self._aborted, markers=self._markers))
         self._aborted = self._markers = 0
-        self._written = end
+        self._written = self._end = end
 
 
 # The piece's index, with a response, the error of the piece, or None at its end.

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import Barrier
 
+import pyarrow as pa
 import pytest
 from attrs import evolve
 
 from korvet.client import TopicPartition
 from korvet.client.isolation import Passing, Span
+from korvet.lake.file_writing import RangeWriter
 from korvet.lake.files import ArchivedRange
 from korvet.lake.location import Location
 from korvet.lake.table import LakeTable
@@ -15,7 +18,8 @@ from korvet.lake.verification import wrongs
 from korvet.pipeline import archive_task
 from korvet.pipeline.archive import following
 from korvet.pipeline.archive_plan import Bounds, Rows, TopicPlan, bounded, dealt
-from korvet.pipeline.archive_task import Fetching, Outcome, Piece, PieceWriter
+from korvet.pipeline.archive_task import Fetching, Outcome, Piece, PieceWriter, write_pieces
+from korvet.pipeline.cluster import Connecting
 from korvet.pipeline.fetching import Fetched
 from korvet.protocol.errors import CorruptMessage, KafkaError
 from korvet.protocol.record_batch import RecordBatch, build_batch, parse_batches
@@ -53,6 +57,19 @@ class Answers(Fetching):
         self.skipped = True
 
 
+class EachOnce(Answers):
+    """A fetcher with a batch for each piece."""
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+    def answers(self, piece: Piece) -> Iterator[Fetched]:
+        yield answer(piece.end, batch(piece.start, 10))
+
+
 def piece(folder: Path, start: int, end: int, *, max_bytes: int = 10**9) -> Piece:
     return Piece(lake(folder), TopicPartition(TOPIC, 0), start, end, start, max_bytes)
 
@@ -62,14 +79,14 @@ def bounds(outcome: Outcome) -> list[tuple[int, int, int]]:
 
 
 def test_trailing_offsets_without_records_belong_to_the_range(tmp_path: Path) -> None:
-    outcome = PieceWriter(piece(tmp_path, 0, 20)).write(Answers(answer(10, batch(0, 10)), answer(20)))
+    outcome = PieceWriter(piece(tmp_path, 0, 20)).take(Answers(answer(10, batch(0, 10)), answer(20))).finish()
 
     assert bounds(outcome) == [(0, 20, 10)]
     assert outcome.error == ""
 
 
 def test_range_of_only_control_batches_has_no_files(tmp_path: Path) -> None:
-    outcome = PieceWriter(piece(tmp_path, 5, 20)).write(Answers(answer(20)))
+    outcome = PieceWriter(piece(tmp_path, 5, 20)).take(Answers(answer(20))).finish()
 
     assert outcome.ranges == (ArchivedRange(0, 5, 20),)
 
@@ -86,7 +103,7 @@ def test_aborted_records_and_markers_are_counted_by_range(
         passing.markers.append(Span(start + 15, start + 16))
         taken = answer(start + 16, batch(start, 10, size=200))
         answers.append(evolve(taken, offset=start, passing=passing))
-    outcome = PieceWriter(piece(tmp_path, 0, 30)).write(Answers(*answers))
+    outcome = PieceWriter(piece(tmp_path, 0, 30)).take(Answers(*answers)).finish()
     table = LakeTable.open_or_create(lake(tmp_path), TOPIC, TOPIC_ID)
     table = table.commit(outcome.ranges)
 
@@ -105,14 +122,14 @@ def test_buffered_records_are_flushed_to_files_by_size(
 ) -> None:
     monkeypatch.setattr(archive_task, "CHUNK_BYTES", 1000)
     answers = Answers(*(answer(start + 10, batch(start, 10, size=200)) for start in range(0, 40, 10)))
-    outcome = PieceWriter(piece(tmp_path, 0, 40)).write(answers)
+    outcome = PieceWriter(piece(tmp_path, 0, 40)).take(answers).finish()
 
     assert bounds(outcome) == [(0, 10, 10), (10, 20, 10), (20, 30, 10), (30, 40, 10)]
 
 
 def test_piece_ends_early_when_it_exceeds_max_bytes(tmp_path: Path) -> None:
     answers = Answers(*(answer(start + 10, batch(start, 10, size=200)) for start in range(0, 40, 10)))
-    outcome = PieceWriter(piece(tmp_path, 0, 40, max_bytes=3000)).write(answers)
+    outcome = PieceWriter(piece(tmp_path, 0, 40, max_bytes=3000)).take(answers).finish()
 
     assert bounds(outcome) == [(0, 20, 20)]
     assert answers.skipped
@@ -124,11 +141,40 @@ def test_outcome_contains_the_ranges_written_before_an_error(
 ) -> None:
     monkeypatch.setattr(archive_task, "CHUNK_BYTES", 1)
     answers = Answers(answer(10, batch(0, 10)), CorruptMessage("The CRC is wrong."))
-    outcome = PieceWriter(piece(tmp_path, 0, 40)).write(answers)
+    outcome = PieceWriter(piece(tmp_path, 0, 40)).take(answers).finish()
 
     assert bounds(outcome) == [(0, 10, 10)]
     assert outcome.error == "orders-0: The CRC is wrong."
     assert Outcome.from_json(outcome.to_json()) == outcome
+
+
+def test_only_a_small_rest_waits_for_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive_task, "SMALL_BYTES", 1000)
+    large = PieceWriter(piece(tmp_path / "large", 0, 10)).take(Answers(answer(10, batch(0, 10, size=200))))
+    small = PieceWriter(piece(tmp_path / "small", 0, 10)).take(Answers(answer(10, batch(0, 1))))
+
+    assert [1, 0] == [len([*(tmp_path / name).rglob("*.parquet")]) for name in ("large", "small")]
+    assert [10, 1] == [each.finish().ranges[0].count for each in (large, small)]
+
+
+def test_small_pieces_wait_for_the_store_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that answers two writes at once, and refuses all of the next two."""
+    together = Barrier(2, timeout=10)
+    write = RangeWriter.write
+
+    def written_together(writer: RangeWriter, rows: pa.Table, start: int, end: int) -> ArchivedRange:
+        together.wait()
+        if start >= 20:
+            raise OSError("The store is away.")
+        return write(writer, rows, start, end)
+
+    monkeypatch.setattr(RangeWriter, "write", written_together)
+    monkeypatch.setattr(archive_task, "Fetching", lambda _connecting, _pieces: EachOnce())
+    pieces = [piece(tmp_path, start, start + 10) for start in (0, 10, 20, 30)]
+    outcomes = [*write_pieces(Connecting("localhost:9092"), pieces)]
+
+    assert [bounds(each) for each in outcomes] == [[(0, 10, 10)], [(10, 20, 10)], [], []]
+    assert [each.error for each in outcomes] == ["", "", *2 * ["orders-0: The store is away."]]
 
 
 # --- Which outcomes follow each other, and who gets what --------------------------------------------------
