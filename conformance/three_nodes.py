@@ -52,7 +52,7 @@ from tests.servers import VALKEY, start_server
 
 NODES = 3
 # The newest versions that name topics, as the requests here do.
-BY_NAME: dict[type[object], int] = {OffsetCommitRequest: 9, OffsetFetchRequest: 9}
+BY_NAME: dict[type[object], int] = {OffsetCommitRequest: 9, OffsetFetchRequest: 9, ProduceRequest: 12}
 READY_LIMIT_S = 60.0
 TOPIC, GROUP = "orders", "billing"
 KORVET = {"replication.factor.policy": "strict", "group.initial.rebalance.delay.ms": "0"}
