@@ -2,10 +2,10 @@
 
 Parts: the Java client, its share consumers, Kafka's command line tools, its console tools over TLS, Spark's Kafka
 connector, Kafka Streams, Kafka Connect, Flink, the Java program of docs/transactions.md, clients in Go, clients in
-JavaScript; in the other direction, korvet's pipeline against an Apache Kafka with TLS, logins and an authorizer; and
-three brokers beside an Apache Kafka of three nodes. Each part also runs on Apache Kafka: a check that fails there
-proves nothing about korvet, and counts as a failure too. A part fails if the machine lacks something it requires, and
-names it. The exit status is 0 if nothing failed.
+JavaScript; in the other direction, korvet's pipeline against an Apache Kafka with TLS, logins and an authorizer, and
+its Iceberg mirror in catalogues of others; and three brokers beside an Apache Kafka of three nodes. Each part about
+brokers also runs on Apache Kafka: a check that fails there proves nothing about korvet, and counts as a failure too.
+A part fails if the machine lacks something it requires, and names it. The exit status is 0 if nothing failed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from conformance import (
+    catalogues,
     connect_workers,
     flink_jobs,
     go_clients,
@@ -45,6 +46,7 @@ PARTS: Mapping[str, Part] = {
     "go": go_clients.run,
     "node": node_clients.run,
     "pipeline": pipeline.run,
+    "catalogues": catalogues.run,
     "nodes": three_nodes.run,
 }
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -40,14 +43,26 @@ from tests.lake.s3 import s3_store
 from tests.lake.support import DAY_MS, NOON, TOPIC, TOPIC_ID, lake, written
 
 NAME = ("korvet", TOPIC)
-KINDS = ("path", "sql")
+#: PyIceberg's properties of running catalogues by kind, as JSON: `make conformance PARTS=catalogues` starts them.
+RUNNING: dict[str, dict[str, str]] = json.loads(os.environ.get("MIRROR_CATALOGUES", "{}"))
+KINDS = ("path", "sql", *RUNNING)
 
 
 def catalogue(folder: Path, kind: str) -> Any:
     """Open a new catalogue object, as another process would."""
     if kind == "path":
         return PathCatalog(lake(folder), FOLDER)
-    return SqlCatalog("korvet", uri=f"sqlite:///{folder}/catalogue.db", warehouse=str(folder))
+    if kind == "sql":
+        return SqlCatalog("korvet", uri=f"sqlite:///{folder}/catalogue.db", warehouse=str(folder))
+    return open_catalogue(lake(folder), None, RUNNING[kind])
+
+
+@pytest.fixture(autouse=True)
+def emptied(tmp_path: Path) -> None:
+    """Remove the table of an earlier test from catalogues that go on."""
+    for kind in RUNNING:
+        with suppress(NoSuchTableError):
+            catalogue(tmp_path, kind).drop_table(NAME)
 
 
 @pytest.fixture(params=KINDS)
