@@ -29,6 +29,7 @@ from korvet.protocol.messages.describe_cluster import DescribeClusterRequest, De
 from korvet.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
+    DescribeConfigsResourceResult,
     DescribeConfigsResponse,
 )
 from korvet.protocol.messages.describe_log_dirs import (
@@ -110,18 +111,7 @@ async def describe_settings(
     )
     (result,) = answer.results
     raise_for(result.error_code, resource.name, result.error_message)
-    described = [
-        DescribedSetting(
-            entry.name,
-            entry.value,
-            SOURCES.get(entry.config_source, "unknown"),
-            entry.read_only,
-            entry.is_sensitive,
-            entry.documentation or "",
-        )
-        for entry in result.configs
-    ]
-    return sorted(described, key=lambda setting: setting.name)
+    return sorted(map(_setting, result.configs), key=lambda setting: setting.name)
 
 
 async def topic_settings(
@@ -131,7 +121,23 @@ async def topic_settings(
 
     Brokers leave out names that they do not know. Raises KafkaError.
     """
-    found: dict[str, dict[str, str]] = {topic: {} for topic in topics}
+    described = await described_topics(client, topics, names)
+    return {
+        topic: {
+            each.name: each.value for each in settings if each.value is not None and each.source == "topic"
+        }
+        for topic, settings in described.items()
+    }
+
+
+async def described_topics(
+    client: Client, topics: Sequence[str], names: Sequence[str]
+) -> dict[str, list[DescribedSetting]]:
+    """Return the named settings of each topic, without documentation. Topics with an error have none.
+
+    Brokers leave out names that they do not know. Raises KafkaError.
+    """
+    found: dict[str, list[DescribedSetting]] = {topic: [] for topic in topics}
     for first in range(0, len(topics), TOPICS_A_REQUEST):
         asked = [
             DescribeConfigsResource(resource_type=TOPIC, resource_name=topic, configuration_keys=list(names))
@@ -139,12 +145,19 @@ async def topic_settings(
         ]
         answer = await client.request(DescribeConfigsRequest(resources=asked), DescribeConfigsResponse)
         for result in answer.results:
-            found[result.resource_name] = {
-                entry.name: entry.value
-                for entry in result.configs
-                if entry.value is not None and SOURCES.get(entry.config_source) == "topic"
-            }
+            found[result.resource_name] = [_setting(entry) for entry in result.configs]
     return found
+
+
+def _setting(entry: DescribeConfigsResourceResult) -> DescribedSetting:
+    return DescribedSetting(
+        entry.name,
+        entry.value,
+        SOURCES.get(entry.config_source, "unknown"),
+        entry.read_only,
+        entry.is_sensitive,
+        entry.documentation or "",
+    )
 
 
 async def alter_settings(

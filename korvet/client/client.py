@@ -76,6 +76,8 @@ T = TypeVar("T")
 
 # The first version that supports each special timestamp; an older broker would take it as a time.
 LIST_OFFSETS_VERSIONS = {-3: 7, -4: 8, -5: 9, -6: 11}
+# So that a broker which needs long for a cluster's partitions answers each request within the time for one.
+OFFSETS_A_REQUEST = 5_000
 # The last versions in which a request has a single group, or a list of names, which is all this client needs.
 FETCH_ONE_GROUP = 7
 DELETE_BY_NAME = 5
@@ -277,6 +279,10 @@ class Client:
         min_version = max(LIST_OFFSETS_VERSIONS.get(timestamp, 0) for timestamp in (0, *timestamps.values()))
 
         async def ask(leader: Address, tps: list[TopicPartition]) -> None:
+            for first in range(0, len(tps), OFFSETS_A_REQUEST):
+                await ask_some(leader, tps[first : first + OFFSETS_A_REQUEST])
+
+        async def ask_some(leader: Address, tps: list[TopicPartition]) -> None:
             request = ListOffsetsRequest(
                 replica_id=-1,
                 isolation_level=isolation_level,

@@ -256,16 +256,14 @@ class Cluster:
 
     async def _leader(self, tp: TopicPartition) -> Address:
         topic = await self.topic(tp.topic)
-        found = next(
-            (partition for partition in topic.partitions if partition.partition == tp.partition), None
-        )
-        if found is None:
+        leader_id = topic.leaders.get(tp.partition)
+        if leader_id is None:
             raise UnknownTopicOrPartition(
                 f"{tp.topic} has {len(topic.partitions)} partitions; there is no {tp}."
             )
-        if found.leader_id not in self.brokers:
+        if leader_id not in self.brokers:
             raise LeaderNotAvailable(f"{tp} has no leader at the moment.")
-        return self.brokers[found.leader_id]
+        return self.brokers[leader_id]
 
 
 def raise_for(code: int, subject: object, message: str | None = None) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
-from korvet.client.administration import TOPIC, Resource, describe_settings
+from korvet.client.administration import described_topics
 from korvet.client.client import Client
 from korvet.client.groups import SHARE, describe_group, list_groups
 from korvet.client.model import EARLIEST, LATEST, OffsetAndMetadata, TopicPartition
@@ -53,19 +53,19 @@ async def committed_offsets(
     tps = sorted({*committed, *assigned})
     ends = await bounds_of(client, tps, LATEST)
     starts = await bounds_of(client, tps, EARLIEST)
-    bits = {topic: await clock_bits(client, topic) for topic in dict.fromkeys(tp.topic for tp in tps)}
+    bits = await clock_bits(client, list(dict.fromkeys(tp.topic for tp in tps)))
     found = []
     for tp in tps:
         offset = committed[tp].offset if tp in committed else None
         end = ends.get(tp)
         if offset is None or end is None:
             found.append(CommittedOffset(tp, offset, end))
-        elif bits[tp.topic] is None:
+        elif tp.topic not in bits:
             found.append(CommittedOffset(tp, offset, end, lag=end - offset))
         else:
             start = max(offset, starts[tp])
             lag, more = await records_between(client, tp, start, end)
-            lag_ms = time_between(start, end, bits[tp.topic] or 0)
+            lag_ms = time_between(start, end, bits[tp.topic])
             found.append(CommittedOffset(tp, offset, end, lag, lag_ms, more))
     return found
 
@@ -98,14 +98,21 @@ async def bounds_of(
     return found
 
 
-async def clock_bits(client: Client, topic: str) -> int | None:
-    """Return the number of bits in the topic's offsets below the milliseconds; None if offsets count records."""
+async def clock_bits(client: Client, topics: Sequence[str]) -> dict[str, int]:
+    """Return those of the topics whose offsets follow the clock, with the number of bits below the milliseconds.
+
+    Topics whose settings the client may not read are left out as well.
+    """
     try:
-        settings = await describe_settings(client, Resource(TOPIC, topic), [MAPPING, BITS])
+        described = await described_topics(client, topics, [MAPPING, BITS])
     except KafkaError:
-        return None  # the topic was deleted, or the client is not authorized: use the difference of offsets
-    values = {setting.name: setting.value for setting in settings}
-    return int(values.get(BITS) or 0) if values.get(MAPPING) == "timestamp" else None
+        return {}
+    found = {}
+    for topic, settings in described.items():
+        values = {setting.name: setting.value for setting in settings}
+        if values.get(MAPPING) == "timestamp":
+            found[topic] = int(values.get(BITS) or 0)
+    return found
 
 
 def time_between(offset: int, end: int, bits: int) -> int:
@@ -238,10 +245,8 @@ def within(tp: TopicPartition, offset: int, start: int, end: int, warnings: list
 
 
 async def warn_of_clock(client: Client, tps: Sequence[TopicPartition], warnings: list[str]) -> None:
-    for topic in dict.fromkeys(tp.topic for tp in tps):
-        bits = await clock_bits(client, topic)
-        if bits is not None:
-            warnings.append(
-                f"{topic}: offsets follow the clock ({MAPPING}=timestamp), {1 << bits} to a millisecond; a shift"
-                " by a number is none by so many records."
-            )
+    for topic, bits in (await clock_bits(client, list(dict.fromkeys(tp.topic for tp in tps)))).items():
+        warnings.append(
+            f"{topic}: offsets follow the clock ({MAPPING}=timestamp), {1 << bits} to a millisecond; a shift"
+            " by a number is none by so many records."
+        )

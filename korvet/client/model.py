@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import NamedTuple
 from uuid import UUID
 
@@ -45,6 +46,11 @@ class Topic:
     topic_id: UUID
     is_internal: bool
     partitions: tuple[Partition, ...]
+
+    @cached_property
+    def leaders(self) -> dict[int, int]:
+        """The ids of the brokers that lead the partitions, -1 without one."""
+        return {each.partition: each.leader_id for each in self.partitions}
 
 
 @frozen

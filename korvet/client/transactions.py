@@ -94,6 +94,10 @@ class OpenTransaction:
     tp: TopicPartition
     producer: ActiveProducer
 
+    def idle_ms(self, now_ms: int) -> int:
+        """Return for how long nothing has happened in it."""
+        return max(0, now_ms - self.producer.last_timestamp)
+
 
 async def list_transactions(
     client: Client,
@@ -197,18 +201,22 @@ async def describe_producers(
     return {tp: found[tp] for tp in wanted}
 
 
+async def open_transactions(client: Client, tps: Iterable[TopicPartition]) -> list[OpenTransaction]:
+    """Return the transactions that are open in partitions."""
+    return [
+        OpenTransaction(tp, producer)
+        for tp, producers in (await describe_producers(client, tps)).items()
+        for producer in producers
+        if producer.open_offset != NO_OFFSET
+    ]
+
+
 async def find_hanging(
     client: Client, tps: Iterable[TopicPartition], *, longer_than_ms: int, now_ms: int
 ) -> list[OpenTransaction]:
     """Return the open transactions in which nothing happened for a time, and that no coordinator will end."""
-    candidates = [
-        OpenTransaction(tp, producer)
-        for tp, producers in (await describe_producers(client, tps)).items()
-        for producer in producers
-        if producer.open_offset != NO_OFFSET and now_ms - producer.last_timestamp > longer_than_ms
-    ]
-    if not candidates:
-        return []
+    opened = await open_transactions(client, tps)
+    candidates = [each for each in opened if each.idle_ms(now_ms) > longer_than_ms]
     known = await known_transactions(client, {each.producer.producer_id for each in candidates})
     return [each for each in candidates if not will_end(each, known.get(each.producer.producer_id))]
 
@@ -216,6 +224,8 @@ async def find_hanging(
 async def known_transactions(client: Client, producer_ids: Collection[int]) -> dict[int, Transaction]:
     """Return the transactional ids that coordinators have, by their producer ids."""
     known: dict[int, Transaction] = {}
+    if not producer_ids:  # no filter would list all
+        return known
     for listed in await list_transactions(client, producer_ids=sorted(producer_ids)):
         try:
             known[listed.producer_id] = await describe_transaction(client, listed.transactional_id)

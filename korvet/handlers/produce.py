@@ -243,11 +243,8 @@ def _handle_one(
         next(checks)
     except StopIteration as checked:
         batches: Batches = {tp: checked.value}
-    except KafkaError as error:
-        _note_failure(broker, tp, partition, error)
-        return _respond_now(broker, request, context, {}, {tp: detached(error)})
-    except RequestRefused as refused:
-        return _respond_now(broker, request, context, {}, {tp: refused.error})
+    except (KafkaError, RequestRefused) as error:
+        return _respond_now(broker, request, context, {}, {tp: _failed(broker, tp, partition, error)})
     else:
         return _handle_large(broker, request, context, tp, checks)
     began = monotonic() if context.is_timed else 0.0
@@ -273,11 +270,8 @@ async def _handle_large(
     outcomes: AppendResults = {}
     try:
         batches[tp] = await run_in_slices(checks)
-    except KafkaError as error:
-        outcomes[tp] = detached(error)
-        _note_failure(broker, tp, request.topic_data[0].partition_data[0], error)
-    except RequestRefused as refused:
-        outcomes[tp] = refused.error
+    except (KafkaError, RequestRefused) as error:
+        outcomes[tp] = _failed(broker, tp, request.topic_data[0].partition_data[0], error)
     return await _append(broker, request, context, batches, outcomes)
 
 
@@ -507,8 +501,7 @@ async def _take_all(
                 batches[tp] = await _checked(_check(broker, request, context, topic, partition))
             except KafkaError as error:
                 batches.pop(tp, None)
-                outcomes[tp] = detached(error)
-                _note_failure(broker, tp, partition, error)
+                outcomes[tp] = _failed(broker, tp, partition, error)
             await time_slices.next()
 
 
@@ -522,11 +515,19 @@ async def _checked(checks: Steps[RecordBatch]) -> RecordBatch:
     return await run_in_slices(checks)
 
 
-def _note_failure(broker: Broker, tp: TopicPartition, data: PartitionProduceData, error: KafkaError) -> None:
-    """Record a batch that failed before it reached storage, so that its producer's later batches do not overtake it."""
+def _failed(
+    broker: Broker, tp: TopicPartition, data: PartitionProduceData, error: KafkaError | RequestRefused
+) -> KafkaError:
+    """Return the outcome of a batch that failed before it reached storage.
+
+    Its failure is recorded, so that its producer's later batches do not overtake it, unless the whole request failed.
+    """
+    if isinstance(error, RequestRefused):
+        return error.error
     buffer = data.records[0] if data.records else b""
     if len(buffer) >= HEADER_BYTES and len(tp.topic) <= MAX_NAME_LENGTH:
         broker.log.note_failure(tp, ProducerBatch.of(RecordBatch(buffer)), error)
+    return detached(error)
 
 
 async def _topic(

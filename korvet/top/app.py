@@ -30,6 +30,10 @@ from korvet.top.tables import ALL, BY_METRICS, COMMITTED, NUMBERS, PARTITIONS, R
 
 REQUEST_LIMIT_S = 10.0
 NO_METRICS = "connections and the broker's inside need --metrics http://HOST:PORT/metrics"
+# Limit of the rows of a table: Textual builds each of them again for every sample.
+MOST_ROWS = 1_000
+# The pause after a sample, in times that the sample took: a large cluster is asked a fifth of the time at most.
+PAUSES = 4
 RETRY_LIMIT_S = 2.0  # then the reason is shown, and the cluster is asked again
 
 
@@ -74,6 +78,7 @@ class Table(DataTable[Text]):
         self.column = 0
         self.is_descending = False
         self.words = ""
+        self.left_out = 0
         self._all: list[Row] = []
 
     def on_mount(self) -> None:
@@ -92,7 +97,9 @@ class Table(DataTable[Text]):
         self._all = list(rows)
         selected, line = self.selected, self.cursor_row
         offset = self.scroll_offset
-        shown = arranged(rows, column=self.column, is_descending=self.is_descending, words=self.words)
+        found = arranged(rows, column=self.column, is_descending=self.is_descending, words=self.words)
+        shown = found[:MOST_ROWS]
+        self.left_out = len(found) - len(shown)
         self._head(shown)
         for each in shown:
             cells = (self._cell(cell, name) for cell, name in zip(each.cells, self.headings, strict=True))
@@ -214,7 +221,12 @@ class Top(App[str]):
         self.tables = Tables(sample, self.tables.now if self.tables is not None else None)
         with suppress(NoMatches):  # as it closes, widgets are removed before their screen
             self._render_tables()
-            self.query_one("#notes", Static).update(Text("\n".join(sample.notes[:3])))
+            self.query_one("#notes", Static).update(Text("\n".join(self._notes(sample)[:3])))
+
+    def _notes(self, sample: Sample) -> list[str]:
+        left_out = self._active_table().left_out
+        cut = [f"{left_out:,} more rows; / finds them"] if left_out else []
+        return [*cut, *sample.notes]
 
     def _render_tables(self) -> None:
         tables = self.tables
@@ -360,5 +372,5 @@ class Feed:
                 began = trio.current_time()
                 sample = await sampler.take()
                 self.app.post_message(Sampled(sample))
-                # At least as long as the sample took, so that a large cluster is asked half of the time at most.
-                await trio.sleep(max(self.source.interval_s, trio.current_time() - began))
+                took_s = trio.current_time() - began
+                await trio.sleep(max(self.source.interval_s, PAUSES * took_s))

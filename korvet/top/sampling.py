@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 
 from attrs import define, field, frozen
 
 from korvet.client import Client
 from korvet.client.committed_offsets import clock_bits, time_between
 from korvet.client.groups import SHARE, Group, describe_group, list_groups
-from korvet.client.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from korvet.client.lake_tables import ShownTable, lake_tables, reports_in
 from korvet.client.model import EARLIEST, LATEST, OffsetAndMetadata, TopicPartition
+from korvet.client.open_transactions import OpenTransactions, ShownTransaction
 from korvet.client.share_offsets import share_offsets
 from korvet.metrics.reading import Figures, FiguresUnavailable, read_figures
 from korvet.protocol.errors import KafkaError, UnknownTopicOrPartition
 from korvet.protocol.text import quoted_list
-from korvet.top.transactions import MOST_PARTITIONS, ShownTransaction, TransactionReader
 
-# Limit of the groups whose members and lags are read in one sample. The others have only a state.
+# Limits of the groups whose members and lags are read in one sample, and of their lags. Other groups have only a state.
 MOST_GROUPS = 100
+MOST_LAGS = 100_000
+# Limit of the partitions whose starts are read again in one sample. They move by retention only.
+MOST_STARTS = 1_000
 
 
 @frozen
@@ -86,10 +89,11 @@ class Sampler:
     client: Client
     metrics: str | None = None
     _bits: dict[str, int | None] = field(factory=dict)  # by topic
-    _transactions: TransactionReader = field(init=False)
+    _starts: dict[TopicPartition, int] = field(factory=dict)  # those that were read last are at the end
+    _transactions: OpenTransactions = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._transactions = TransactionReader(self.client)
+        self._transactions = OpenTransactions(self.client)
 
     async def take(self) -> Sample:
         """Return a sample. Raises KafkaError if the cluster does not answer."""
@@ -113,34 +117,38 @@ class Sampler:
 
     async def _topics(self) -> dict[str, TopicState]:
         described = await self.client.topics()
-        leaders = {
-            TopicPartition(name, each.partition): each.leader_id
+        tps = [
+            TopicPartition(name, each.partition)
             for name, topic in described.items()
             for each in topic.partitions
-        }
-        starts = await self._offsets(leaders, EARLIEST)
-        ends = await self._offsets(leaders, LATEST)
-        self._bits = {name: bits for name, bits in self._bits.items() if name in described}
+        ]
+        starts = await self._read_starts(tps)
+        ends = await self._offsets(tps, LATEST)
+        bits = await clock_bits(self.client, [name for name in described if name not in self._bits])
+        self._bits = {name: self._bits.get(name, bits.get(name)) for name in described}
         found = {}
         for name, topic in described.items():
-            if name not in self._bits:
-                self._bits[name] = await clock_bits(self.client, name)
             partitions = {
-                each.partition: PartitionState(starts[tp], ends[tp], each.leader_id)
+                each.partition: PartitionState(min(starts[tp], ends[tp]), ends[tp], each.leader_id)
                 for each in topic.partitions
                 if (tp := TopicPartition(name, each.partition)) in starts and tp in ends
             }
             found[name] = TopicState(partitions, self._bits[name])
         return found
 
-    async def _offsets(
-        self, tps: Iterable[TopicPartition], timestamp: int, isolation_level: int = READ_UNCOMMITTED
-    ) -> dict[TopicPartition, int]:
+    async def _read_starts(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the start of each partition. MOST_STARTS of those that were read before are read again."""
+        listed = {*tps}
+        known = {tp: start for tp, start in self._starts.items() if tp in listed}
+        asked = [*(tp for tp in tps if tp not in known), *islice(known, MOST_STARTS)]
+        read = await self._offsets(asked, EARLIEST)
+        self._starts = {tp: start for tp, start in known.items() if tp not in read} | read
+        return self._starts
+
+    async def _offsets(self, tps: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
         """Return the start or end of each partition; of none if one was deleted meanwhile. Raises other KafkaErrors."""
         try:
-            listed = await self.client.list_offsets(
-                dict.fromkeys(tps, timestamp), isolation_level=isolation_level
-            )
+            listed = await self.client.list_offsets(dict.fromkeys(tps, timestamp))
         except UnknownTopicOrPartition:
             return {}
         return {tp: each.offset for tp, each in listed.items()}
@@ -155,21 +163,18 @@ class Sampler:
             for number, partition in topic.partitions.items()
         }
         try:
-            stable = await self._offsets(ends, LATEST, READ_COMMITTED)
-            waiting = sorted(tp for tp, offset in stable.items() if offset < ends[tp])
-            if len(waiting) > MOST_PARTITIONS:
-                notes.append(
-                    f"transactions of the first {MOST_PARTITIONS} of {len(waiting):,} partitions only"
-                )
-            found = await self._transactions.read(waiting[:MOST_PARTITIONS])
+            found = await self._transactions.find(ends)
+        except UnknownTopicOrPartition:  # it was deleted meanwhile
+            return ()
         except KafkaError as error:
             notes.append(f"transactions: {error.message}")
             return ()
-        if stuck := sorted({str(each.tp) for each in found if each.is_stuck}):
+        notes += found.notes
+        if found.stuck:
             notes.append(
-                f"consumers with read_committed wait for transactions that hang: {quoted_list(stuck)}"
+                f"consumers with read_committed wait for transactions that hang: {quoted_list(found.stuck)}"
             )
-        return tuple(found)
+        return found.transactions
 
     async def _groups(
         self, topics: Mapping[str, TopicState], lake: list[ShownTable], notes: list[str]
@@ -181,13 +186,17 @@ class Sampler:
             notes.append(f"groups: {error.message}")
             return {}
         found = {each.group_id: GroupState(each.state) for each in listed}
-        if len(listed) > MOST_GROUPS:
-            notes.append(f"members and lag of the first {MOST_GROUPS} of {len(listed):,} groups only")
-        for each in listed[:MOST_GROUPS]:
+        lags = 0
+        for count, each in enumerate(listed):
+            if count == MOST_GROUPS or lags >= MOST_LAGS:
+                notes.append(f"members and lag of the first {count} of {len(listed):,} groups only")
+                break
             try:
-                found[each.group_id] = await self._group(each.group_id, topics, lake)
+                group = found[each.group_id] = await self._group(each.group_id, topics, lake)
             except KafkaError as error:
                 notes.append(f"{each.group_id}: {error.message}")
+            else:
+                lags += len(group.lags or ())
         return found
 
     async def _group(

@@ -8,11 +8,11 @@ from functools import cached_property
 from attrs import frozen
 
 from korvet.client.model import TopicPartition
+from korvet.client.open_transactions import ShownTransaction
 from korvet.metrics import names
 from korvet.metrics.reading import SECTIONS, Figures, rate, stated
 from korvet.protocol.text import duration_text, size_text, time_text
 from korvet.top.sampling import GroupState, Lag, Sample, TopicState, lag_of
-from korvet.top.transactions import ShownTransaction
 
 UNKNOWN = "-"
 

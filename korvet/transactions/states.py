@@ -172,7 +172,9 @@ class States:
             else:
                 self._note(transactional_id, saved)
             decision = await self._decision(transactional_id, saved, event)
-            if saved is not None and decision.state is saved.transaction:
+            is_same = saved is not None and decision.state is saved.transaction
+            # A repeated Add is saved again: perhaps replicas did not confirm the first one, and a failover can lose it.
+            if is_same and not isinstance(event, Add):
                 return evolve(decision, is_saved=False)
             try:
                 version = saved.version if saved else 0
@@ -205,6 +207,7 @@ class States:
         except DocumentConflict:
             raise
         except BaseException:
+            self.forget(transactional_id)
             self.unsure(transactional_id)
             raise
         self._note(transactional_id, Saved(decision.state, saved))

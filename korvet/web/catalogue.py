@@ -1,18 +1,11 @@
-"""Requests of the pages that `korvet.client` does not have: sizes, and whether offsets count records."""
+"""The sizes of topics, which `korvet.client` does not have."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from korvet.client import Client
-from korvet.client.administration import TOPIC
-from korvet.client.committed_offsets import MAPPING
 from korvet.protocol.errors import KafkaError
-from korvet.protocol.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-)
 from korvet.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
@@ -52,23 +45,3 @@ async def sizes(client: Client, topics: dict[str, Collection[int]] | None) -> Si
 def total(found: Sizes | None, topic: str) -> int | None:
     """Return the bytes of a topic, or None if they are unknown."""
     return None if found is None or topic not in found else sum(found[topic].values())
-
-
-async def with_clock_offsets(client: Client, topics: Sequence[str]) -> set[str]:
-    """Return those of the topics whose offsets follow the clock, so that offsets do not count records."""
-    request = DescribeConfigsRequest(
-        resources=[
-            DescribeConfigsResource(resource_type=TOPIC, resource_name=topic, configuration_keys=[MAPPING])
-            for topic in topics
-        ]
-    )
-    try:
-        answer = await client.request(request, DescribeConfigsResponse)
-    except KafkaError:
-        return set()
-    return {
-        result.resource_name
-        for result in answer.results
-        for entry in result.configs
-        if entry.name == MAPPING and entry.value == "timestamp"
-    }

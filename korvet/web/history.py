@@ -79,8 +79,7 @@ class History:
         ][:MAX_PARTITIONS]
         ends = {tp: at.offset for tp, at in (await client.list_offsets(dict.fromkeys(tps, LATEST))).items()}
         new = [name for name in topics if name not in self._bits]
-        clocked = await catalogue.with_clock_offsets(client, new) if new else set()
-        bits = {name: await clock_bits(client, name) for name in clocked}
+        bits = await clock_bits(client, new)
         self._bits = {name: self._bits.get(name, bits.get(name)) for name in topics}
         totals: dict[str, int] = {}
         for tp, end in ends.items():

@@ -17,6 +17,7 @@ import trio
 from attrs import define, evolve, field
 
 from korvet.client import REFUSALS, Client, Topic, open_client
+from korvet.client.open_transactions import OpenTransactions
 from korvet.client.security import Sasl
 from korvet.protocol.errors import KafkaError, SaslAuthenticationFailed
 from korvet.web.options import PageOptions
@@ -46,9 +47,13 @@ class Visitor:
 
     client: Client
     user: str = ""
+    open_transactions: OpenTransactions = field(init=False)
     _topics: dict[str, Topic] = field(factory=dict)
     _topics_at: float = field(default=-1e9)
     _lock: trio.Lock = field(factory=trio.Lock)
+
+    def __attrs_post_init__(self) -> None:
+        self.open_transactions = OpenTransactions(self.client)
 
     async def topics(self, *, age_s: float = TOPICS_AGE_S) -> dict[str, Topic]:
         """Return all topics by name. The result may be `age_s` old: with many topics, the request takes long."""

@@ -24,6 +24,7 @@ from korvet.client.security import PLAINTEXT, Sasl, Security
 from korvet.protocol.errors import KafkaError
 from korvet.top.app import Details, Table, Top, WatchedCluster
 from korvet.top.sampling import Sample, Sampler
+from korvet.top.tables import row
 from tests.processes import KorvetProcess
 
 LIMIT_S = 30.0
@@ -85,6 +86,20 @@ def test_sample_after_the_widgets_are_removed_is_ignored(broker: KorvetProcess) 
         before = app.tables
         await app.screen_stack[0].remove_children()  # as Textual does while the application closes
         await until(pilot, lambda: app.tables is not before)
+
+    run(source(broker), use)
+
+
+def test_table_of_many_rows_shows_the_first_ones(broker: KorvetProcess) -> None:
+    async def use(app: Top, pilot: Pilot[str]) -> None:
+        await until(pilot, lambda: app.tables is not None)
+        await pilot.press("p")
+        table = app.query_one("#topics-table", Table)
+
+        table.show([row(f"t{number:04}", f"t{number:04}", 1, 2, 3, 4, "records") for number in range(1_200)])
+        assert (1_000, 200, "t0000") == (table.row_count, table.left_out, cells(table)[0][0])
+        table.find("t119")
+        assert (10, 0, "t1190") == (table.row_count, table.left_out, cells(table)[0][0])
 
     run(source(broker), use)
 

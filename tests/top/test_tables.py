@@ -9,11 +9,11 @@ from attrs import evolve
 
 from korvet.client.lake_tables import ShownTable
 from korvet.client.model import TopicPartition
+from korvet.client.open_transactions import ShownTransaction
 from korvet.metrics.reading import Figures
 from korvet.protocol.text import duration_text
 from korvet.top.sampling import GroupState, Lag, PartitionState, Sample, TopicState, lag_of
 from korvet.top.tables import Tables, arranged, row
-from korvet.top.transactions import ShownTransaction
 
 BITS = 10
 

@@ -8,10 +8,14 @@ import pytest
 import trio
 from attrs import define, field
 
-from korvet.protocol.errors import CoordinatorNotAvailable, InvalidProducerIdMapping
+from korvet.protocol.errors import (
+    CoordinatorNotAvailable,
+    InvalidProducerIdMapping,
+    NotEnoughReplicasAfterAppend,
+)
 from korvet.storage.memory import MemoryStorage
 from korvet.transactions.document import Partition
-from korvet.transactions.machine import Add, End, Init
+from korvet.transactions.machine import Add, End, Init, Verify
 from korvet.transactions.states import TRANSACTION, States
 from tests.handlers.support import Shim
 
@@ -28,6 +32,7 @@ class World:
     unsure: list[str] = field(factory=list)
     last_id: int = 100
     now_ms: int = 1_700_000_000_000
+    is_confirmed: bool = True  # by replicas
 
     async def allocate(self) -> int:
         self.last_id += 1
@@ -39,7 +44,10 @@ class World:
 
     async def save(self, kind: str, key: str, value: bytes | None, *, expected_version: int) -> int:
         self.calls.append("save")
-        return await self.storage.save(kind, key, value, expected_version=expected_version)
+        version = await self.storage.save(kind, key, value, expected_version=expected_version)
+        if not self.is_confirmed:
+            raise NotEnoughReplicasAfterAppend
+        return version
 
     def states(self, **values: int) -> States:
         storage = Shim(self.storage, load=self.load, save=self.save)
@@ -79,13 +87,29 @@ async def test_result_without_a_save_and_refusal_are_confirmed_by_the_document(w
     producer = await begun(states, 0)
     await other.decide(ID, add(producer, 1))
     world.calls.clear()
-    await states.decide(ID, add(producer, 0))
+    verify = Verify(producer_id=producer[0], producer_epoch=producer[1], partitions=partitions(0))
+    await states.decide(ID, verify)
     assert ["load"] == world.calls
     with pytest.raises(InvalidProducerIdMapping):
         await states.decide(ID, add((1, 0), 0))
 
     assert ["load", "load"] == world.calls
     assert states.number_of(ID, producer, partitions(1), frozenset()) == 1
+
+
+async def test_repeated_add_succeeds_once_replicas_have_it(world: World) -> None:
+    states = world.states()
+    decision = await states.decide(ID, Init(timeout_ms=1000))
+    producer = decision.producer_id, decision.producer_epoch
+    world.is_confirmed = False
+    for _ in range(2):
+        with pytest.raises(NotEnoughReplicasAfterAppend):
+            await states.decide(ID, add(producer, 0))
+        assert states.number_of(ID, producer, partitions(0), frozenset()) is None
+    world.is_confirmed = True
+    await states.decide(ID, add(producer, 0))
+
+    assert 1 == states.number_of(ID, producer, partitions(0), frozenset())
 
 
 async def test_conflict_costs_no_load_besides_the_one_of_the_document(world: World) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -81,3 +83,12 @@ class Browser:
         if "set-cookie" in answer.headers:
             self.cookie = answer.headers["set-cookie"].partition(";")[0]
         return answer
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of each row of the first table, without tags."""
+    body = text.partition("<tbody>")[2].partition("</tbody>")[0]
+    return [
+        [html.unescape(re.sub(r"<[^>]*>", " ", cell)).strip() for cell in re.split(r"</t[hd]>", row)[:-1]]
+        for row in body.split("</tr>")[:-1]
+    ]

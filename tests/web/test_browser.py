@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+from confluent_kafka import Producer
 
 from korvet.client import Client, OffsetAndMetadata, Record, TopicPartition, open_client
 from korvet.client.lake_tables import ARCHIVE, TYPED, Report, ReportedTable
@@ -172,6 +173,21 @@ def test_tables_of_the_lake_are_listed_with_their_errors(page: Page) -> None:
     page.goto("/lake?q=shipments")
     assert 2 == page.get_by_role("row", name="shipments").count()
     keep(page, "web-lake")
+
+
+def test_open_transaction_leads_to_its_topic(page: Page, korvet: KorvetProcess) -> None:
+    producer = Producer({"bootstrap.servers": korvet.bootstrap_servers, "transactional.id": "payments-1"})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce("clicks", b"x", partition=1)
+    producer.flush()
+
+    page.goto("/transactions")
+    row = page.get_by_role("region", name="Open transactions").get_by_role("row").nth(1)
+    assert ["1", "open"] == [row.get_by_role("cell").nth(number).inner_text() for number in (0, 2)]
+    row.get_by_role("link", name="clicks").click()
+    page.wait_for_url("**/topics/clicks")
+    producer.abort_transaction()
 
 
 def test_contents_of_records_run_no_script(page: Page) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import html
-import re
 import time
 
 from korvet.client import Client, OffsetAndMetadata, Record, TopicPartition
 from korvet.client.lake_tables import ARCHIVE, TYPED, Report, ReportedTable
-from tests.web.asgi import Browser
+from tests.web.asgi import Browser, rows
 
 EVIL = "<script>document.title='evil'</script>"
 
@@ -22,15 +20,6 @@ async def report(client: Client, topic: str, *, age_ms: int = 0, **changes: obje
     )
     made = Report(**{"at_ms": now_ms - age_ms, "state": "current", "tables": tables, **changes})
     await client.commit("lake", {TopicPartition(topic, 0): OffsetAndMetadata(5, metadata=made.to_text())})
-
-
-def rows(text: str) -> list[list[str]]:
-    """Return the cells of each row of the table, without tags."""
-    body = text.partition("<tbody>")[2].partition("</tbody>")[0]
-    return [
-        [html.unescape(re.sub(r"<[^>]*>", " ", cell)).strip() for cell in re.split(r"</t[hd]>", row)[:-1]]
-        for row in body.split("</tr>")[:-1]
-    ]
 
 
 async def test_tables_have_their_lag_files_and_state(browser: Browser, client: Client) -> None:

@@ -37,7 +37,10 @@ from korvet.protocol.messages.share_group_heartbeat import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
-from tests.web.asgi import Browser
+from korvet.testing.broker import ServedBroker
+from korvet.transactions.states import TRANSACTION
+from tests.handlers.transactional import TransactionalProducer
+from tests.web.asgi import Browser, rows
 from tests.web.conftest import NewPage
 
 EVIL = '<script>alert("x")</script>'
@@ -199,6 +202,31 @@ async def test_transactions_are_listed_filtered_and_described(browser: Browser, 
     assert "No transaction is open." in (await browser.get("/transaction?id=idle")).text
     assert 400 == (await browser.get("/transaction")).status
     assert 404 == (await browser.get("/transaction?id=nobody")).status
+
+
+async def test_open_transactions_are_listed_and_those_that_hang_are_marked(
+    browser: Browser, broker: ServedBroker
+) -> None:
+    await broker.create_topic("t", partitions=2)
+    inner = broker.server.broker
+    producer = TransactionalProducer(inner, EVIL)
+    await producer.init()
+    await producer.send(b"a", b"b", tp=TopicPartition("t", 1))
+    assert ["t", "1", "0", "open"] == rows((await browser.get("/transactions")).text)[0][:4]
+
+    store = inner.transactions.storage
+    saved = await store.load(TRANSACTION, EVIL)
+    assert saved is not None
+    visitor = await browser.app.site.sessions.visitor("")
+    visitor.open_transactions.patience_ms = 0
+    found = rows((await browser.get("/transactions")).text)[0]
+    assert ("Ongoing", EVIL) == (found[3], found[5])
+    await store.save(TRANSACTION, EVIL, None, expected_version=saved.version)
+    text = (await browser.get("/transactions")).text
+
+    assert ["hanging", "0 s", "–", str(producer.producer_id)] == rows(text)[0][3:]
+    assert '<span class="tag bad">hanging</span>' in text
+    assert "wait for transactions that hang, in t-1." in text
 
 
 async def initialized(client: Client, transactional_id: str) -> InitProducerIdResponse:

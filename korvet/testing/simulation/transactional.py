@@ -128,16 +128,22 @@ class Transactions(Client):
 
     async def _initialize(self) -> None:
         """Get a producer id and epoch, which fence earlier clients. A client that continues can be fenced itself."""
-        producer_id, epoch = self._producer
-        request = InitProducerIdRequest(
-            transactional_id=self.settings.transactional_id,
-            transaction_timeout_ms=int(self.settings.timeout_s * 1000),
-            producer_id=producer_id,
-            producer_epoch=epoch,
-        )
-        answer = await self._until_done(self._of_coordinator, request, lambda answer: [answer.error_code])
-        self._use(answer)
-        self._is_sure = True
+        while True:
+            producer_id, epoch = self._producer
+            request = InitProducerIdRequest(
+                transactional_id=self.settings.transactional_id,
+                transaction_timeout_ms=int(self.settings.timeout_s * 1000),
+                producer_id=producer_id,
+                producer_epoch=epoch,
+            )
+            self._is_sure = True
+            answer = await self._until_done(self._of_coordinator, request, lambda answer: [answer.error_code])
+            self._use(answer)
+            # A request that names the epoch before the present one is answered like the first one with it. If it
+            # arrives between the end of a transaction and the repeated EndTxn, the state is Empty again, and version 1
+            # refuses EndTxn. One more epoch fences it.
+            if self._is_sure:
+                return
 
     def _use(self, answer: Any) -> None:
         self._producer = answer.producer_id, answer.producer_epoch

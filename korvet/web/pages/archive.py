@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from korvet.client import EARLIEST, LATEST, Client, Topic, TopicPartition
+from korvet.client.committed_offsets import clock_bits
 from korvet.protocol.errors import KafkaError
-from korvet.web.catalogue import with_clock_offsets
 from korvet.web.inputs import number
 from korvet.web.lake import LakeAway, Table
 from korvet.web.pages.topics import Listed
@@ -33,7 +33,7 @@ async def archive(site: Site, request: Request, visitor: Visitor) -> Response:
     topics = await visitor.topics()
     chosen = [table for table in tables if table.topic in topics and text.lower() in table.topic.lower()]
     listed = Listed.of(chosen, number(request.query_params, "page", 1), TABLES_A_PAGE)
-    clocks = await with_clock_offsets(visitor.client, [table.topic for table in listed.items])
+    clocks = await clock_bits(visitor.client, [table.topic for table in listed.items])
     rows = [
         await _row(visitor.client, table, topics[table.topic], counts=table.topic not in clocks)
         for table in listed.items

@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from korvet.client import EARLIEST, LATEST, Client, Topic, TopicPartition
+from korvet.client.committed_offsets import clock_bits
 from korvet.client.lake_tables import ShownTable, lake_tables, reporting_groups, reports_in
 from korvet.protocol.errors import KafkaError
-from korvet.web.catalogue import with_clock_offsets
 from korvet.web.inputs import number
 from korvet.web.pages.topics import Listed
 from korvet.web.sessions import Visitor
@@ -33,7 +33,7 @@ async def _tables(visitor: Visitor) -> list[ShownTable]:
     topics = await visitor.topics()
     named = {topic for committed in groups for topic in reports_in(committed) if topic in topics}
     bounds = await _bounds(visitor.client, [topics[name] for name in sorted(named)])
-    clocked = await with_clock_offsets(visitor.client, sorted(named)) if named else set()
+    clocked = await clock_bits(visitor.client, sorted(named))
     now_ms = time.time() * 1000
     found = [table for committed in groups for table in lake_tables(committed, bounds, clocked, now_ms)]
     return sorted(found, key=lambda table: (table.topic, table.kind, table.path))

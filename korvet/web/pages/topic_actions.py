@@ -16,7 +16,7 @@ from korvet.client.administration import (
     alter_settings,
     describe_settings,
 )
-from korvet.client.committed_offsets import committed_offsets
+from korvet.client.committed_offsets import clock_bits, committed_offsets
 from korvet.client.groups import delete_group, describe_group
 from korvet.protocol.errors import KafkaError, NonEmptyGroup
 from korvet.web import catalogue
@@ -158,7 +158,7 @@ async def _records(client: Client, topic: Topic) -> list[str]:
     ends = await client.list_offsets(dict.fromkeys(tps, LATEST))
     sizes = await catalogue.sizes(client, {topic.name: ids(topic)})
     size = data_size(catalogue.total(sizes, topic.name))
-    if topic.name in await catalogue.with_clock_offsets(client, [topic.name]):
+    if topic.name in await clock_bits(client, [topic.name]):
         count = sum(ends[tp].offset > starts[tp].offset for tp in tps)
         return [f"the records of {count:,} partitions, {size}"] if count else []
     total = sum(ends[tp].offset - starts[tp].offset for tp in tps)

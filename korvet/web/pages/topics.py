@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from korvet.client import EARLIEST, LATEST, Client, Topic, TopicPartition
 from korvet.client.administration import TOPIC, Resource, describe_settings
+from korvet.client.committed_offsets import clock_bits
 from korvet.protocol.errors import KafkaError
 from korvet.web import catalogue
 from korvet.web.inputs import choice, number
@@ -110,7 +111,7 @@ async def topic(site: Site, request: Request, visitor: Visitor) -> Response:
         "size": catalogue.total(found, name),
         "settings": settings,
         "settings_fault": fault,
-        "counts_records": name not in await catalogue.with_clock_offsets(visitor.client, [name]),
+        "counts_records": name not in await clock_bits(visitor.client, [name]),
     }
     return site.render(request, "topic.html", values)
 
