@@ -6,6 +6,9 @@
 .SUFFIXES:
 MAKEFLAGS += --no-builtin-rules
 
+# The tests start a thousand interpreters. Where it is forbidden to write bytecode, each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 python = .venv/bin/python
 pytest = $(python) -m pytest
 # The tests run on the versions of .ci/constraints.txt; LATEST=1 lets pip choose the newest ones.
