@@ -49,7 +49,9 @@ test:
 system-packages:
 	@.ci/system-packages
 
-check: style types layers unit
+# Beside the types, which one process checks, the unit tests begin.
+check: $(developed)
+	@$(MAKE) --no-print-directory --jobs=2 style types layers unit
 
 style: $(developed)
 	$(python) -m ruff check

@@ -205,6 +205,7 @@ def first_failure(setup: Setup) -> SimulationFailed:
     pytest.fail(f"none of {TRIED} seeds finds the error")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(3))
 def test_churn_violates_no_guarantee(seed: int) -> None:
     result = simulate(seed)
