@@ -124,7 +124,7 @@ def assign_uniformly(candidates: Sequence[Candidate], counts: Counts) -> Steps[T
 
 @define(eq=False)
 class _Share:
-    """What a member gets. `size` counts the partitions."""
+    """The partitions for one member. `size` counts them."""
 
     member: Candidate
     place: int

@@ -130,7 +130,7 @@ class ConsumerConversation:
         self.now_ms = end_ms
 
     def settle(self, *names: str) -> None:
-        """Let these members do what they are told until nothing changes."""
+        """Let these members follow their assignments until nothing changes."""
         for _ in range(4):
             for name in names:
                 self.beat(name)
