@@ -6,6 +6,9 @@
 .SUFFIXES:
 MAKEFLAGS += --no-builtin-rules
 
+# The tests start a thousand interpreters. Where it is forbidden to write bytecode, each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 python = .venv/bin/python
 pytest = $(python) -m pytest
 # The tests run on the versions of .ci/constraints.txt; LATEST=1 lets pip choose the newest ones.
@@ -16,7 +19,7 @@ developed = .venv/.set-up-to-develop
 help:
 	@echo 'make run      start a broker on localhost:9092 that keeps its data in korvet-data/'
 	@echo 'make test     everything: check, then storage on every server, real clients, examples'
-	@echo 'make check    lint, types, layers and unit tests: five minutes, no servers'
+	@echo 'make check    lint, types, layers and unit tests: two to three minutes, no servers'
 	@echo 'make bench    measurements beside Apache Kafka, one table: eight minutes, needs Java 17 and Maven'
 	@echo '              (bench-full: half an hour; bench-growth: five minutes, plots; bench-guard: half a minute)'
 	@echo 'make conformance   the answers of Apache Kafka and of korvet, compared: minutes, needs Java 17 and Maven'
@@ -46,7 +49,9 @@ test:
 system-packages:
 	@.ci/system-packages
 
-check: style types layers unit
+# Beside the types, which one process checks, the unit tests begin.
+check: $(developed)
+	@$(MAKE) --no-print-directory --jobs=2 style types layers unit
 
 style: $(developed)
 	$(python) -m ruff check

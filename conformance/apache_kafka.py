@@ -18,7 +18,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import Self
 from attrs import define, field
 
 from tests.servers import free_port, parent_death_prefix
+from tests.support.logged import LoggedProcess, NotLoggedError
 
 POM = Path(__file__).with_name("pom.xml")
 FETCH_LIMIT_S = 900.0
@@ -148,7 +148,7 @@ def java_tool(
 
 
 @define
-class ApacheKafka:
+class ApacheKafka(LoggedProcess):
     """One node, in its own folder. `settings` are lines of server.properties that override the defaults here.
 
     `machine` are options of the Java virtual machine. `listeners` maps names of additional listeners to their security
@@ -167,10 +167,7 @@ class ApacheKafka:
     controller_port: int = 0
     ports: dict[str, int] = field(factory=dict, init=False)
     started: float = 0.0  # `time.perf_counter` when the process was started
-    process: subprocess.Popen[str] | None = None
-    log: list[str] = field(factory=list, repr=False)
     _folder: Path | None = field(default=None, init=False)
-    _changed: threading.Condition = field(factory=threading.Condition, init=False, repr=False)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -225,22 +222,16 @@ class ApacheKafka:
         self.stop()
 
     def _start(self) -> None:
-        with self._changed:
-            self.log.clear()
         properties = self._write_properties()
         self._format(properties)
         self.started = time.perf_counter()
-        self.process = subprocess.Popen(
-            [*parent_death_prefix(), *java("kafka.Kafka", properties, machine=self.machine)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            cwd=self._folder,
+        self.launch(
+            [*parent_death_prefix(), *java("kafka.Kafka", properties, machine=self.machine)], cwd=self._folder
         )
-        threading.Thread(target=self._collect_log, args=(self.process,), daemon=True).start()
-        self._wait_for_log(STARTED)
+        try:
+            self.wait_for_log(STARTED, limit_s=START_LIMIT_S)
+        except NotLoggedError as error:
+            raise KafkaUnavailable(f"Apache Kafka did not start: {error}") from None
         if not answers_api_versions(self.port):
             raise KafkaUnavailable(f"Apache Kafka does not answer on port {self.port}:\n{self.log_tail()}")
 
@@ -288,30 +279,6 @@ class ApacheKafka:
         done = java_tool("kafka-storage", "format", *standalone, "-t", cluster_id, "-c", properties, *users)
         if done.returncode:
             raise KafkaUnavailable(f"Apache Kafka's folder was not formatted:\n{done.stdout}{done.stderr}")
-
-    def _wait_for_log(self, pattern: re.Pattern[str]) -> None:
-        def found() -> bool:
-            return any(pattern.search(line) for line in self.log)
-
-        with self._changed:
-            self._changed.wait_for(lambda: found() or self.log[-1:] == ["<end>"], START_LIMIT_S)
-            if found():
-                return
-        raise KafkaUnavailable(f"Apache Kafka did not start:\n{self.log_tail()}")
-
-    def _collect_log(self, process: subprocess.Popen[str]) -> None:
-        if process.stdout is None:
-            return
-        for line in process.stdout:
-            self._note(process, line.rstrip("\n"))
-        self._note(process, "<end>")
-        process.stdout.close()
-
-    def _note(self, process: subprocess.Popen[str], line: str) -> None:
-        with self._changed:
-            if process is self.process:
-                self.log.append(line)
-                self._changed.notify_all()
 
 
 def answers_api_versions(port: int) -> bool:

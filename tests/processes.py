@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
@@ -18,13 +17,15 @@ from typing import Self
 import psutil
 from attrs import define, field
 
+from tests.support.logged import LoggedProcess
+
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 30.0
 ADDRESS = re.compile(r"clients connect to (?:[A-Z_]+://)?(?:127\.0\.0\.1|localhost|\[::1\]):(\d+)")
 
 
 @define
-class KorvetProcess:
+class KorvetProcess(LoggedProcess):
     """One broker. `start` and `kill` may alternate: the first start picks the port, later ones keep it.
 
     A context manager: it starts on entering, and nothing of it is left on leaving.
@@ -38,10 +39,7 @@ class KorvetProcess:
     host: str = "127.0.0.1"
     port: int = 0
     start_limit_s: float = START_LIMIT_S
-    process: subprocess.Popen[str] | None = None
-    log: list[str] = field(factory=list, repr=False)
     earlier_log: list[str] = field(factory=list, repr=False)  # of the processes before this one
-    _changed: threading.Condition = field(factory=threading.Condition, repr=False)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -60,38 +58,9 @@ class KorvetProcess:
 
     def start(self) -> None:
         """Start the process, and return once it has printed its address."""
-        with self._changed:
-            self.earlier_log += self.log
-            self.log.clear()
-        self.process = subprocess.Popen(
-            self._command(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **self.environment},
-        )
-        threading.Thread(target=self._collect_log, args=(self.process,), daemon=True).start()
+        self.earlier_log += self.log
+        self.launch(self._command(), env={**os.environ, "PYTHONUNBUFFERED": "1", **self.environment})
         self.port = int(self.wait_for_log(ADDRESS, limit_s=self.start_limit_s)[1])
-
-    def wait_for_log(
-        self, pattern: str | re.Pattern[str], *, limit_s: float = START_LIMIT_S, after: int = 0
-    ) -> re.Match[str]:
-        """Return the first match in the output of the running process, except in its first `after` lines.
-
-        Raise with the output if there is none.
-        """
-        found: list[re.Match[str]] = []
-
-        def decided() -> bool:
-            found.extend(match for line in self.log[after:] if (match := re.search(pattern, line)))
-            return bool(found) or self.log[-1:] == ["<end>"]
-
-        with self._changed:
-            if not self._changed.wait_for(decided, limit_s) or not found:
-                raise RuntimeError(f"korvet never printed {pattern!r}:\n" + "\n".join(self.log))
-            return found[0]
 
     def kill(self) -> None:
         """Kill the process with SIGKILL, as a crash would, and assert that it ended by that."""
@@ -137,17 +106,3 @@ class KorvetProcess:
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
         return [*command, *self.options]
-
-    def _collect_log(self, process: subprocess.Popen[str]) -> None:
-        if process.stdout is None:
-            return
-        for line in process.stdout:
-            self._note(process, line.rstrip("\n"))
-        self._note(process, "<end>")
-        process.stdout.close()
-
-    def _note(self, process: subprocess.Popen[str], line: str) -> None:
-        with self._changed:
-            if process is self.process:
-                self.log.append(line)
-                self._changed.notify_all()

@@ -20,10 +20,8 @@ import platform
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -32,6 +30,8 @@ from typing import Any, cast
 import pytest
 import redis
 from attrs import define, field, frozen
+
+from tests.support.logged import LoggedProcess
 
 START_LIMIT_S = 30.0
 
@@ -125,7 +125,7 @@ def parent_death_prefix() -> list[str]:
 
 
 @define
-class RedisServer:
+class RedisServer(LoggedProcess):
     """One server process; `start` and `kill` may alternate on the same folder, and so the same data.
 
     As made by `start_server`, data is in memory only; with `durable=True` every acknowledged write is on disk
@@ -136,9 +136,6 @@ class RedisServer:
     folder: Path = field(factory=lambda: Path(tempfile.mkdtemp(prefix="korvet-")))
     port: int = 0  # 0: no TCP port
     options: Mapping[str, str] = field(factory=dict)
-    process: subprocess.Popen[bytes] | None = None
-    log: list[str] = field(factory=list, repr=False)
-    _changed: threading.Condition = field(factory=threading.Condition, repr=False)
 
     @property
     def socket(self) -> Path:
@@ -175,32 +172,12 @@ class RedisServer:
 
         Without `wait`, it may still be loading that data.
         """
-        with self._changed:
-            self.log.clear()
-        self.process = subprocess.Popen(
-            self._command(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd=self.folder,
-        )
-        threading.Thread(target=self._collect_log, args=(self.process,), daemon=True).start()
+        self.launch(self._command(), cwd=self.folder)
         if not wait:
             return
         # "eady": 6.2 says "The server is now ready to accept connections at", later ones "Ready to accept"
-        self.wait_for_log("eady to accept connections")
+        self.wait_for_log("eady to accept connections", limit_s=START_LIMIT_S)
         self._assert_own_process()
-
-    def wait_for_log(self, text: str) -> None:
-        """Return once the running process has logged `text`; raise with the log if it ends, or takes too long."""
-
-        def decided() -> bool:
-            return any(text in line for line in self.log) or self.log[-1:] == ["<end>"]
-
-        with self._changed:
-            in_time = self._changed.wait_for(decided, START_LIMIT_S)
-            if not in_time or not any(text in line for line in self.log):
-                raise RuntimeError(f"{self.kind.id} never logged {text!r}:\n" + "\n".join(self.log))
 
     def kill(self) -> None:
         """Kill the process with SIGKILL, as a crash would, and assert that it ended by that."""
@@ -244,20 +221,6 @@ class RedisServer:
         for name, value in settings.items():
             command += [f"--{name}", *(value.split(" "))]  # 6.2 takes the words of a value one by one only
         return command
-
-    def _collect_log(self, process: subprocess.Popen[bytes]) -> None:
-        if process.stdout is None:
-            return
-        for line in process.stdout:
-            self._note(process, line.decode(errors="replace").rstrip())
-        self._note(process, "<end>")
-        process.stdout.close()
-
-    def _note(self, process: subprocess.Popen[bytes], line: str) -> None:
-        with self._changed:
-            if process is self.process:
-                self.log.append(line)
-                self._changed.notify_all()
 
     def _assert_own_process(self) -> None:
         with self.client() as through_socket:

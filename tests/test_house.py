@@ -10,6 +10,7 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -205,13 +206,15 @@ def missing_tests(page: str) -> list[str]:
         file = ROOT / path
         if not file.exists():
             missing.append(path)
-        elif function is not None:
-            nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-            functions = {
-                node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            }
-            missing += [f"{path}::{function}"] if function not in functions else []
+        elif function is not None and function not in functions_of(file):
+            missing.append(f"{path}::{function}")
     return missing
+
+
+@cache  # pages name the same files again and again
+def functions_of(file: Path) -> set[str]:
+    nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+    return {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
 def test_missing_tests_are_found() -> None:

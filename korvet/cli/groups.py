@@ -350,12 +350,7 @@ def reset_offsets(
     from korvet.cli.offset_files import read_offsets, write_offsets
     from korvet.client.committed_offsets import NoSuchPartition, ResetRefused, Target, reset
 
-    if source is not None and (topics or all_topics):
-        raise click.UsageError(
-            "--from-file excludes --topic and --all-topics; the file names the partitions."
-        )
-    if source is None and bool(topics) == all_topics:
-        raise click.UsageError("Name --topic, or --all-topics.")
+    require_topics_or_file(topics, all_topics=all_topics, has_file=source is not None)
     target = only_one(
         Target("earliest") if to_earliest else None,
         Target("latest") if to_latest else None,
@@ -392,6 +387,16 @@ def reset_offsets(
         print_table([dashed(row) for row in rows], RESET_COLUMNS)
     if not execute:
         click.echo("Nothing was altered; --execute does it.", err=True)
+
+
+def require_topics_or_file(topics: tuple[str, ...], *, all_topics: bool, has_file: bool) -> None:
+    """Raise UsageError unless one of --topic, --all-topics and --from-file names the partitions."""
+    if has_file and (topics or all_topics):
+        raise click.UsageError(
+            "--from-file excludes --topic and --all-topics; the file names the partitions."
+        )
+    if not has_file and bool(topics) == all_topics:
+        raise click.UsageError("Name --topic, or --all-topics.")
 
 
 def only_one(*targets: Target | None) -> Target:

@@ -8,7 +8,7 @@ then by their member ids, and topics by their ids. Racks are ignored: korvet has
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from heapq import heapify, heapreplace
+from heapq import heapify, heapreplace, nlargest
 from operator import attrgetter
 from uuid import UUID
 
@@ -124,7 +124,7 @@ def assign_uniformly(candidates: Sequence[Candidate], counts: Counts) -> Steps[T
 
 @define(eq=False)
 class _Share:
-    """What a member gets. `size` counts the partitions."""
+    """The partitions for one member. `size` counts them."""
 
     member: Candidate
     place: int
@@ -140,15 +140,15 @@ class _Share:
         self.partitions.setdefault(topic_id, set()).add(partition)
         self.size += 1
 
-    def take(self, topic_id: UUID) -> int:
-        """Remove the topic's last partition of this share and return it."""
+    def take(self, topic_id: UUID, count: int) -> list[int]:
+        """Remove the topic's last partitions of this share, at most `count`, and return them."""
         partitions = self.partitions[topic_id]
-        partition = max(partitions)
-        partitions.remove(partition)
+        taken = nlargest(count, partitions)
+        partitions.difference_update(taken)
         if not partitions:
             del self.partitions[topic_id]
-        self.size -= 1
-        return partition
+        self.size -= len(taken)
+        return taken
 
     def assignment(self) -> Assignment:
         share = {topic_id: frozenset(partitions) for topic_id, partitions in self.partitions.items()}
@@ -187,10 +187,10 @@ def _fill_equally(shares: Sequence[_Share], unassigned: _Unassigned) -> Steps[No
     total = sum(share.size for share in shares) + sum(map(len, unassigned.values()))
     quotas = _quotas(shares, total)
     for share in shares:
-        while share.size > quotas[share.place]:
+        while (excess := share.size - quotas[share.place]) > 0:
             topic_id = max(share.partitions, key=_number)
-            unassigned.setdefault(topic_id, []).append(share.take(topic_id))
-    yield None
+            unassigned.setdefault(topic_id, []).extend(share.take(topic_id, excess))
+            yield None
     places = (share for share in shares for _ in range(quotas[share.place] - share.size))
     work = 0
     for topic_id in sorted(unassigned, key=_number):
@@ -256,7 +256,7 @@ def _balance_topic(topic_id: UUID, subscribing: Sequence[_Share]) -> Steps[bool]
             break
         if topic_id not in least.partitions:
             holders.append(least)
-        least.give(topic_id, most.take(topic_id))
+        least.give(topic_id, *most.take(topic_id, 1))
         if topic_id not in most.partitions:
             holders.remove(most)
         moves += 1

@@ -81,7 +81,7 @@ class Beat:
 
 @frozen
 class ClassicSide:
-    """What a member that uses the classic protocol has sent in its join."""
+    """The join of a member that uses the classic protocol."""
 
     session_timeout_ms: int
     protocols: Protocols
@@ -98,9 +98,9 @@ class ClassicSide:
 
 
 class Details(NamedTuple):
-    """What a member has sent about itself, except for its subscription.
+    """The fields of a member's heartbeats, except for its subscription.
 
-    `classic` is None if it uses the consumer protocol.
+    `classic` is None if the member uses the consumer protocol.
     """
 
     instance_id: str | None = None
@@ -128,7 +128,7 @@ class ConsumerMember:
 
     @property
     def classic(self) -> ClassicSide | None:
-        """What the member sent in its join, if it uses the classic protocol."""
+        """The member's join, if it uses the classic protocol."""
         return self.details.classic
 
     @property
@@ -144,7 +144,7 @@ class ConsumerMember:
 
 @define
 class Changes:
-    """What has changed since the last save: member ids by the part that has changed, also of removed members."""
+    """Changes since the last save: member ids by the part that has changed, also of removed members."""
 
     members: set[str] = field(factory=set)
     currents: set[str] = field(factory=set)

@@ -189,7 +189,10 @@ def steady_member(group: ConsumerGroup, request: Heartbeat, topics: Topics) -> C
 
 @frozen
 class CommitCheck:
-    """What decides whether a client may commit offsets. `has_epoch` is False for clients that know generations only."""
+    """The fields of a commit that decide if the client may commit offsets.
+
+    `has_epoch` is False for clients that send generations only.
+    """
 
     offsets: Iterable[storage.TopicPartition]
     member_id: str

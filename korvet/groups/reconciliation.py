@@ -27,7 +27,7 @@ Granted = Mapping[UUID, Mapping[int, int]]
 
 
 class MemberState(Enum):
-    """How far a member has moved to its target."""
+    """The progress of a member towards its target."""
 
     STABLE = "stable"
     UNREVOKED = "unrevoked"
@@ -93,7 +93,7 @@ class Owners:
 
 @frozen
 class Aim:
-    """What a member moves to, and what it reports to own (None if it does not report it)."""
+    """The next assignment of a member, and the partitions that it reports to own (None if it does not report them)."""
 
     epoch: int
     target: Assignment

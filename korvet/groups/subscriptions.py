@@ -1,4 +1,4 @@
-"""What the members of a consumer group subscribe to, and the topics that exist."""
+"""The subscriptions of the members of a consumer group, and the topics that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far groups, and the archive, are behind the ends of their topics.
+"""The lag of groups, and of the archive, behind the ends of their topics.
 
 If offsets count records, a lag is a difference of offsets. If they follow the clock (`offset.mapping=timestamp`), that
 difference is a time, and records have to be read to be counted: at most COUNTED_RECORDS of a partition, and

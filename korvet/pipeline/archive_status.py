@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import pyarrow.fs as pafs
@@ -95,10 +95,10 @@ async def status(
     failures: dict[str, str] = {}
     for name in sorted(chosen):
         topic = topics.get(name)
-        numbers: dict[int, int] = {}
+        ends: dict[int, int] = {}
         if name in tables:
             try:
-                numbers = LakeTable.open(lake, name, None if topic is None else topic.topic_id).archived_up_to
+                ends = LakeTable.open(lake, name, None if topic is None else topic.topic_id).archived_up_to
             except RecreatedTopic as error:
                 failures[name] = str(error)
                 continue
@@ -108,28 +108,30 @@ async def status(
                 continue  # a lake may also contain typed tables, and others
         if topic is None:
             rows += [
-                PartitionStatus(name, partition, None, number, None, None, more=False, lag_s=None)
-                for partition, number in sorted(numbers.items())
+                PartitionStatus(name, partition, None, end, None, None, more=False, lag_s=None)
+                for partition, end in sorted(ends.items())
             ]
-            continue
-        for partition, bounds in (await bounds_of(client, topic)).items():
-            tp = TopicPartition(name, partition)
-            archived = numbers.get(partition)
-            start = bounds.log_start_offset if archived is None else max(archived, bounds.log_start_offset)
-            count, more, lag_s = await _lag(fetcher, tp, start, bounds.last_stable_offset)
-            rows.append(
-                PartitionStatus(
-                    name,
-                    partition,
-                    bounds.log_start_offset,
-                    archived,
-                    bounds.last_stable_offset,
-                    count,
-                    more,
-                    lag_s,
-                )
-            )
+        else:
+            rows += await _of_topic(client, fetcher, topic, ends)
     return rows, failures
+
+
+async def _of_topic(
+    client: Client, fetcher: Fetcher, topic: Topic, ends: Mapping[int, int]
+) -> list[PartitionStatus]:
+    """Return the status of each partition of a topic whose archive ends at these offsets."""
+    rows = []
+    for partition, bounds in (await bounds_of(client, topic)).items():
+        archived = ends.get(partition)
+        start = bounds.log_start_offset if archived is None else max(archived, bounds.log_start_offset)
+        tp = TopicPartition(topic.name, partition)
+        lag = await _lag(fetcher, tp, start, bounds.last_stable_offset)
+        rows.append(
+            PartitionStatus(
+                topic.name, partition, bounds.log_start_offset, archived, bounds.last_stable_offset, *lag
+            )
+        )
+    return rows
 
 
 async def _lag(fetcher: Fetcher, tp: TopicPartition, start: int, end: int) -> tuple[int, bool, float | None]:

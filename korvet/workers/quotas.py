@@ -38,7 +38,7 @@ async def report(quotas: ClientQuotas, links: Mapping[int, Link]) -> None:
         try:
             await links[index].ask(Question(USAGE, (usage,)))
         except LinkBroken:
-            return  # the process counts anew when it has started again
+            return  # the process counts again from zero when it has started again
         finally:
             busy.discard(index)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -36,12 +37,16 @@ def broker() -> Iterator[KorvetProcess]:
 def korvet(
     broker: KorvetProcess, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> Korvet:
-    """Runs a command in this process, as the program does, against the broker."""
+    """Runs a command in this process, as the program does, against the broker. Its input is a file with `stdin`."""
     monkeypatch.setenv("KORVET_BOOTSTRAP_SERVERS", broker.bootstrap_servers)
 
-    def run(*arguments: str) -> Outcome:
-        with pytest.raises(SystemExit) as end:
-            main(arguments)
+    def run(*arguments: str, stdin: str = "") -> Outcome:
+        with tempfile.TemporaryFile("w+") as file, monkeypatch.context() as context:
+            file.write(stdin)
+            file.seek(0)
+            context.setattr(sys, "stdin", file)
+            with pytest.raises(SystemExit) as end:
+                main(arguments)
         captured = capfdbinary.readouterr()
         assert isinstance(end.value.code, int)
         return Outcome(end.value.code, captured.out.decode(), captured.err.decode())
@@ -51,7 +56,7 @@ def korvet(
 
 @pytest.fixture
 def piped(broker: KorvetProcess) -> Korvet:
-    """Runs a command as a separate process with `stdin` as its input."""
+    """Runs a command as a separate process with `stdin` in a pipe as its input."""
 
     def run(*arguments: str, stdin: str = "") -> Outcome:
         done = subprocess.run(

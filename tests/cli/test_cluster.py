@@ -12,14 +12,14 @@ from tests.processes import KorvetProcess
 
 
 @pytest.fixture
-def topic(request: pytest.FixtureRequest, korvet: Korvet, piped: Korvet) -> str:
+def topic(request: pytest.FixtureRequest, korvet: Korvet) -> str:
     """A topic with ten records, one per millisecond, in the first of two partitions."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)
     korvet("topics", "create", name, "--partitions", "2", "--set", "offset.mapping=dense")
     lines = "".join(
         f'{{"value": "{n}", "partition": 0, "timestamp": {1_767_225_600_000 + n}}}\n' for n in range(10)
     )
-    piped("produce", name, "--format", "json", stdin=lines)
+    korvet("produce", name, "--format", "json", stdin=lines)
     return name
 
 

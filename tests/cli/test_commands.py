@@ -151,15 +151,15 @@ def test_many_lines_are_consumed_in_order(piped: Korvet, topic: str) -> None:
     assert lines == piped("consume", topic).out
 
 
-def test_key_precedes_the_separator(piped: Korvet, topic: str) -> None:
-    piped("produce", topic, "--key-separator", ": ", stdin="k: v\nv\n")
+def test_key_precedes_the_separator(korvet: Korvet, topic: str) -> None:
+    korvet("produce", topic, "--key-separator", ": ", stdin="k: v\nv\n")
 
-    assert "k=v\n=v\n" == piped("consume", topic, "--key-separator", "=").out
+    assert "k=v\n=v\n" == korvet("consume", topic, "--key-separator", "=").out
 
 
-def test_json_lines_contain_every_part_of_a_record(piped: Korvet, topic: str) -> None:
-    assert Outcome(0, "") == piped("produce", topic, "--format", "json", stdin=JSON_LINES)
-    records = [json.loads(line) for line in piped("consume", topic, "--format", "json").out.splitlines()]
+def test_json_lines_contain_every_part_of_a_record(korvet: Korvet, topic: str) -> None:
+    assert Outcome(0, "") == korvet("produce", topic, "--format", "json", stdin=JSON_LINES)
+    records = [json.loads(line) for line in korvet("consume", topic, "--format", "json").out.splitlines()]
 
     assert [
         {
@@ -190,12 +190,12 @@ def test_json_lines_contain_every_part_of_a_record(piped: Korvet, topic: str) ->
     ] == records
 
 
-def test_json_output_of_consume_can_be_produced_to_another_topic(piped: Korvet, topic: str) -> None:
-    piped("produce", topic, "--format", "json", stdin=JSON_LINES)
-    lines = piped("consume", topic, "--format", "json").out
-    assert Outcome(0, "") == piped("produce", f"{topic}-copy", "--format", "json", stdin=lines)
+def test_json_output_of_consume_can_be_produced_to_another_topic(korvet: Korvet, topic: str) -> None:
+    korvet("produce", topic, "--format", "json", stdin=JSON_LINES)
+    lines = korvet("consume", topic, "--format", "json").out
+    assert Outcome(0, "") == korvet("produce", f"{topic}-copy", "--format", "json", stdin=lines)
 
-    assert piped("consume", f"{topic}-copy", "--format", "json").out == lines.replace(topic, f"{topic}-copy")
+    assert korvet("consume", f"{topic}-copy", "--format", "json").out == lines.replace(topic, f"{topic}-copy")
 
 
 def test_bad_line_is_named_and_lines_before_it_are_written(piped: Korvet, topic: str) -> None:
@@ -213,10 +213,10 @@ def test_bad_line_is_named_and_lines_before_it_are_written(piped: Korvet, topic:
     assert "good\n" == piped("consume", topic).out
 
 
-def test_produce_and_consume_accept_a_partition(piped: Korvet, korvet: Korvet, topic: str) -> None:
+def test_produce_and_consume_accept_a_partition(korvet: Korvet, topic: str) -> None:
     korvet("topics", "create", topic, "--partitions", "3")
     lines = "".join(json.dumps({"value": str(p), "partition": p}) + "\n" for p in range(3))
-    piped("produce", topic, "--format", "json", stdin=lines)
+    korvet("produce", topic, "--format", "json", stdin=lines)
 
     assert "1\n" == korvet("consume", topic, "-p", "1").out
     assert ["0", "2"] == sorted(korvet("consume", topic, "-p", "2", "-p", "0").out.split())
@@ -246,10 +246,10 @@ def test_produce_and_consume_accept_a_partition(piped: Korvet, korvet: Korvet, t
     ids=" ".join,
 )
 def test_consume_prints_the_given_part_of_the_log(
-    piped: Korvet, korvet: Korvet, topic: str, arguments: list[str], expected: str
+    korvet: Korvet, topic: str, arguments: list[str], expected: str
 ) -> None:
     lines = "".join(f'{{"value": "{day}", "timestamp": "2026-01-{day + 1:02}"}}\n' for day in range(10))
-    piped("produce", topic, "--format", "json", stdin=lines)
+    korvet("produce", topic, "--format", "json", stdin=lines)
 
     assert expected.split() == korvet("consume", topic, *arguments).out.split()
 
@@ -282,13 +282,13 @@ def test_invalid_consume_options_are_refused(
     assert 1 == refused.err.count("\n")
 
 
-def test_format_string_has_the_tokens_of_kcat(piped: Korvet, korvet: Korvet, topic: str) -> None:
+def test_format_string_has_the_tokens_of_kcat(korvet: Korvet, topic: str) -> None:
     lines = [
         '{"key": "k", "value": "v\\u00e4", "headers": [["a", "1"], ["b", null]], "timestamp": 17, "partition": 0}',
         '{"value": null, "timestamp": 18, "partition": 0}',
         '{"key": "", "value": "", "timestamp": 19, "partition": 0}',
     ]
-    piped("produce", topic, "--format", "json", stdin="\n".join(lines))
+    korvet("produce", topic, "--format", "json", stdin="\n".join(lines))
 
     printed = korvet("consume", topic, "--format", r"%t/%p/%o %T %K:%k %S:%s [%h] 100%%\x21\n").out
     with_dashes = korvet("consume", topic, "--format", r"%k=%s\t", "--null", "-").out
@@ -301,17 +301,17 @@ def test_format_string_has_the_tokens_of_kcat(piped: Korvet, korvet: Korvet, top
     assert "k=vä\t-=-\t=\t" == with_dashes
 
 
-def test_null_and_empty_values_differ_in_text_if_requested(piped: Korvet, korvet: Korvet, topic: str) -> None:
-    piped("produce", topic, "--key-separator", ":", "--null", "-", stdin="a:\nb:-\nc\n")
+def test_null_and_empty_values_differ_in_text_if_requested(korvet: Korvet, topic: str) -> None:
+    korvet("produce", topic, "--key-separator", ":", "--null", "-", stdin="a:\nb:-\nc\n")
 
     assert ["a:", "b:null", "null:c"] == korvet(
         "consume", topic, "--key-separator", ":", "--null", "null"
     ).out.split()
 
 
-def test_several_topics_and_patterns_are_consumed(piped: Korvet, korvet: Korvet, topic: str) -> None:
+def test_several_topics_and_patterns_are_consumed(korvet: Korvet, topic: str) -> None:
     for number in range(3):
-        piped("produce", f"{topic}.{number}", stdin=f"{number}\n")
+        korvet("produce", f"{topic}.{number}", stdin=f"{number}\n")
 
     several = korvet("consume", f"{topic}.0", f"{topic}.2").out.split()
     matching = korvet("consume", f"^{topic}\\.[01]$", "--format", "%t ").out.split()
@@ -320,31 +320,29 @@ def test_several_topics_and_patterns_are_consumed(piped: Korvet, korvet: Korvet,
     assert [f"{topic}.0", f"{topic}.1"] == sorted(matching)
 
 
-def test_last_records_are_those_of_all_partitions(piped: Korvet, korvet: Korvet, topic: str) -> None:
+def test_last_records_are_those_of_all_partitions(korvet: Korvet, topic: str) -> None:
     korvet("topics", "create", topic, "--partitions", "3")
     lines = "".join(
         f'{{"value": "{number}", "timestamp": {number}, "partition": {number % 3}}}\n'
         for number in range(100)
     )
-    piped("produce", topic, "--format", "json", stdin=lines)
+    korvet("produce", topic, "--format", "json", stdin=lines)
 
     assert ["95", "96", "97", "98", "99"] == korvet("consume", topic, "--last", "5").out.split()
 
 
-def test_last_records_are_found_across_gaps_of_offsets(piped: Korvet, korvet: Korvet, topic: str) -> None:
+def test_last_records_are_found_across_gaps_of_offsets(korvet: Korvet, topic: str) -> None:
     korvet("topics", "create", topic, "--set", "offset.mapping=timestamp")
     for value in "abc":
-        piped("produce", topic, stdin=f"{value}\n")
+        korvet("produce", topic, stdin=f"{value}\n")
 
     assert ["b", "c"] == korvet("consume", topic, "--last", "2").out.split()
 
 
-def test_text_lines_are_produced_with_key_headers_and_partition(
-    piped: Korvet, korvet: Korvet, topic: str
-) -> None:
+def test_text_lines_are_produced_with_key_headers_and_partition(korvet: Korvet, topic: str) -> None:
     korvet("topics", "create", topic, "--partitions", "3")
     options = ("--key", "k", "--header", "a=1", "--header", "b=x=y", "--partition", "2")
-    piped("produce", topic, *options, stdin="v\n")
+    korvet("produce", topic, *options, stdin="v\n")
 
     printed = korvet("consume", topic, "--format", r"%p %k %s %h\n").out
 
@@ -412,9 +410,9 @@ def short_folder() -> Iterator[Path]:
 
 
 def test_follow_prints_later_records_and_ends_silently_on_ctrl_c(
-    broker: KorvetProcess, piped: Korvet, topic: str
+    broker: KorvetProcess, korvet: Korvet, topic: str
 ) -> None:
-    piped("produce", topic, stdin="early\n")
+    korvet("produce", topic, stdin="early\n")
     with started(
         [sys.executable, "-m", "korvet", "consume", topic, "--follow", "-b", broker.bootstrap_servers],
         stdout=subprocess.PIPE,
@@ -422,7 +420,7 @@ def test_follow_prints_later_records_and_ends_silently_on_ctrl_c(
     ) as consumer:
         assert consumer.stdout is not None
         assert b"early\n" == consumer.stdout.readline()
-        piped("produce", topic, stdin="late\n")
+        korvet("produce", topic, stdin="late\n")
         assert b"late\n" == consumer.stdout.readline()
         consumer.send_signal(signal.SIGINT)
         out, err = consumer.communicate(timeout=30)
@@ -433,9 +431,9 @@ def test_follow_prints_later_records_and_ends_silently_on_ctrl_c(
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_consume_ends_silently_when_its_output_is_closed(
-    broker: KorvetProcess, piped: Korvet, topic: str, unbuffered: str
+    broker: KorvetProcess, korvet: Korvet, topic: str, unbuffered: str
 ) -> None:
-    piped("produce", topic, stdin="".join(f"line {number}\n" for number in range(100_000)))
+    korvet("produce", topic, stdin="".join(f"line {number}\n" for number in range(100_000)))
     with started(
         [sys.executable, "-m", "korvet", "consume", topic, "-b", broker.bootstrap_servers],
         stdout=subprocess.PIPE,
@@ -493,23 +491,23 @@ def test_typed_lines_are_sent_immediately(broker: KorvetProcess, korvet: Korvet,
     ],
 )
 def test_offsets_are_printed_as_by_get_offset_shell(
-    piped: Korvet, topic: str, time: str, expected: str
+    korvet: Korvet, topic: str, time: str, expected: str
 ) -> None:
-    piped("produce", topic, "--format", "json", stdin=JSON_LINES)
+    korvet("produce", topic, "--format", "json", stdin=JSON_LINES)
 
-    assert Outcome(0, f"{topic}:0:{expected}\n") == piped("offsets", topic, "--time", time)
+    assert Outcome(0, f"{topic}:0:{expected}\n") == korvet("offsets", topic, "--time", time)
 
 
 @pytest.mark.parametrize("time", ["2030-01-01", "latest-tiered", "-5", "-6"])
-def test_partition_without_a_matching_offset_is_not_printed(piped: Korvet, topic: str, time: str) -> None:
-    piped("produce", topic, "--format", "json", stdin=JSON_LINES)
+def test_partition_without_a_matching_offset_is_not_printed(korvet: Korvet, topic: str, time: str) -> None:
+    korvet("produce", topic, "--format", "json", stdin=JSON_LINES)
 
-    assert Outcome(0, "") == piped("offsets", topic, "--time", time)
+    assert Outcome(0, "") == korvet("offsets", topic, "--time", time)
 
 
-def test_offsets_as_json_have_their_timestamps(piped: Korvet, topic: str) -> None:
-    piped("produce", topic, "--format", "json", stdin=JSON_LINES)
-    offsets = json.loads(piped("offsets", topic, "--time", "earliest", "--json").out)
+def test_offsets_as_json_have_their_timestamps(korvet: Korvet, topic: str) -> None:
+    korvet("produce", topic, "--format", "json", stdin=JSON_LINES)
+    offsets = json.loads(korvet("offsets", topic, "--time", "earliest", "--json").out)
 
     assert [{"topic": topic, "partition": 0, "offset": 0, "timestamp": 1767225600000}] == offsets
 
@@ -609,9 +607,9 @@ def test_every_command_has_help(korvet: Korvet, command: str) -> None:
     assert max(map(len, helped.out.splitlines())) <= 80
 
 
-def test_refused_lines_are_reported_with_the_lines_written_before_them(piped: Korvet, topic: str) -> None:
+def test_refused_lines_are_reported_with_the_lines_written_before_them(korvet: Korvet, topic: str) -> None:
     lines = ["short"] * 25_000 + ["x" * 2_000_000, "after"]
-    outcome = piped("produce", topic, stdin="\n".join(lines))
+    outcome = korvet("produce", topic, stdin="\n".join(lines))
 
     found = re.fullmatch(
         r"korvet: lines ([\d,]+) to ([\d,]+) are not written, or only in part: .*"
@@ -622,16 +620,16 @@ def test_refused_lines_are_reported_with_the_lines_written_before_them(piped: Ko
     first, last, written = (int(number.replace(",", "")) for number in found.groups())
     assert 1 == outcome.status
     assert first == written + 1 <= 25_001 <= last
-    stored = piped("consume", topic).out.splitlines()
+    stored = korvet("consume", topic).out.splitlines()
     assert written <= len(stored) <= 25_000
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize("command", ["produce", "consume"])
 def test_commands_accept_closed_standard_streams(
-    broker: KorvetProcess, piped: Korvet, topic: str, command: str, closed: str
+    broker: KorvetProcess, korvet: Korvet, topic: str, command: str, closed: str
 ) -> None:
-    piped("produce", topic, stdin="one\n")
+    korvet("produce", topic, stdin="one\n")
     program = f"{shlex.quote(sys.executable)} -m korvet {command} {topic} -b {broker.bootstrap_servers}"
     done = subprocess.run(
         ["sh", "-c", f"exec {program} {closed}"],

@@ -22,12 +22,14 @@ import click
 import pytest
 
 from bench.wire import first_answer as answer_of
-from korvet.cli import program
+from korvet.cli import explain, program
 from korvet.cli.broker_settings import read_config
 from korvet.cli.process_title import without_secrets
 from korvet.cli.serve import metrics_url
 from korvet.config import Config
 from korvet.pem import CERTIFICATES, PRIVATE_KEY
+from korvet.storage.interface import StorageUsageError
+from korvet.storage.open import check_url
 from tests.certificates import Authority
 from tests.processes import KorvetProcess
 from tests.servers import VALKEY, start_server
@@ -155,18 +157,29 @@ def test_port_in_use_prints_one_line_and_exits_with_1() -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "mysql://localhost",
         "embedded",
         "embedded://folder",
         "redis//localhost",
         "memory://?max_bytes=many",
         "redis://[::1/0",
         "redis+sentinel://[::1/name",
-        "redis+cluster://[::1",
         "mysql://[::1",
         "redis://localhost:port/0",
     ],
 )
+def test_invalid_storage_url_is_an_error_of_one_line_with_status_2(url: str) -> None:
+    with pytest.raises(StorageUsageError) as refused:
+        check_url(url)
+    status, message = explain(refused.value)
+
+    assert 2 == status
+    assert "an error in korvet" not in message
+    assert message.startswith("korvet: ")
+    assert url in message
+    assert 1 == len(message.splitlines())
+
+
+@pytest.mark.parametrize("url", ["mysql://localhost", "redis+cluster://[::1"])
 def test_invalid_storage_url_prints_one_line_and_exits_with_2(url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:  # that the port is taken is not the mistake
         address = f"127.0.0.1:{taken.getsockname()[1]}"

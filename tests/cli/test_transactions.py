@@ -148,16 +148,16 @@ def committed(korvet: Korvet, topic: str) -> list[str]:
     return sorted(korvet("consume", topic, "--isolation", "read_committed").out.splitlines())
 
 
-def test_lines_are_produced_in_one_transaction(korvet: Korvet, piped: Korvet, topic: str) -> None:
+def test_lines_are_produced_in_one_transaction(korvet: Korvet, topic: str) -> None:
     one_id = ("--transactional-id", f"{topic}-id")
-    assert Outcome(0, "") == piped("produce", topic, *one_id, stdin="a\nb\nc\n")
+    assert Outcome(0, "") == korvet("produce", topic, *one_id, stdin="a\nb\nc\n")
     assert ["a", "b", "c"] == committed(korvet, topic)
     lines = "".join(f'{{"value": {number}}}\n' for number in range(50_000)) + "not json\n"
-    refused = piped("produce", topic, *one_id, "--format", "json", stdin=lines)
+    refused = korvet("produce", topic, *one_id, "--format", "json", stdin=lines)
     assert (1, True) == (refused.status, "line 50001" in refused.err)
     assert ["a", "b", "c"] == committed(korvet, topic)
     limited = ("--transaction-timeout", "10m")
-    assert Outcome(0, "") == piped("produce", topic, *one_id, *limited, stdin="d\n")
+    assert Outcome(0, "") == korvet("produce", topic, *one_id, *limited, stdin="d\n")
     assert ["a", "b", "c", "d"] == committed(korvet, topic)
     assert 50_004 == len(korvet("consume", topic).out.splitlines())
 
@@ -173,15 +173,15 @@ def test_lines_are_produced_in_one_transaction(korvet: Korvet, piped: Korvet, to
     ],
 )
 def test_options_of_a_transaction_that_exclude_each_other(
-    piped: Korvet, topic: str, options: tuple[str, ...], reason: str
+    korvet: Korvet, topic: str, options: tuple[str, ...], reason: str
 ) -> None:
-    refused = piped("produce", topic, *options, stdin="a\n")
+    refused = korvet("produce", topic, *options, stdin="a\n")
 
     assert (2, True) == (refused.status, reason in refused.err)
 
 
-def test_timeout_above_the_maximum_is_refused(korvet: Korvet, piped: Korvet, topic: str) -> None:
-    refused = piped(
+def test_timeout_above_the_maximum_is_refused(korvet: Korvet, topic: str) -> None:
+    refused = korvet(
         "produce", topic, "--transactional-id", f"{topic}-id", "--transaction-timeout", "20d", stdin="a\n"
     )
 

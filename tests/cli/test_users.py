@@ -37,8 +37,8 @@ def test_password_is_the_first_line_of_standard_input(piped: Korvet, korvet: Kor
 
 
 @pytest.mark.parametrize("stdin", ["", "\n"])
-def test_empty_password_is_refused(piped: Korvet, stdin: str) -> None:
-    outcome = piped("users", "add", "bob", stdin=stdin)
+def test_empty_password_is_refused(korvet: Korvet, stdin: str) -> None:
+    outcome = korvet("users", "add", "bob", stdin=stdin)
 
     assert 2 == outcome.status
     assert "There is no password, neither in KORVET_PASSWORD nor on standard input." in outcome.err

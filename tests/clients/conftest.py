@@ -20,6 +20,7 @@ from tests.clients.kafka_python import KafkaPython
 from tests.clients.kcat import Kcat
 from tests.processes import KorvetProcess
 
+FOLDER = f"{Path(__file__).parent}/"
 ADMIN_CLIENTS: tuple[type[AdminClient], ...] = (Confluent, KafkaPython, AioKafka)
 CLIENTS: tuple[type[Client], ...] = (*ADMIN_CLIENTS, Kcat)
 
@@ -51,7 +52,7 @@ LEFT_OPEN = pytest.mark.filterwarnings(
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of this folder, and keep the tests of a storage in one process, where they share its broker."""
     for item in items:
-        if Path(__file__).parent not in item.path.parents:
+        if not str(item.path).startswith(FOLDER):
             continue
         item.add_marker(pytest.mark.clients)
         item.add_marker(LEFT_OPEN)

@@ -27,6 +27,7 @@ from tests.processes import KorvetProcess
 from tests.servers import REDIS_FLOOR, REDIS_PATH, ServerKind, kinds, start_server
 from tests.storage.conftest import durable_server, new_server, replica_pair, server_kind  # noqa: F401
 
+FOLDER = f"{Path(__file__).parent}/"
 StartBroker = Callable[..., KorvetProcess]
 Report = Callable[[str], None]
 
@@ -59,7 +60,7 @@ LAYOUTS_ON_OTHERS: Mapping[object, str] = {REDIS_FLOOR: "record", REDIS_PATH: "b
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    ours = [item for item in items if Path(__file__).parent in item.path.parents]
+    ours = [item for item in items if str(item.path).startswith(FOLDER)]
     for item in ours:
         item.add_marker(pytest.mark.slow)
         item.add_marker(pytest.mark.servers)

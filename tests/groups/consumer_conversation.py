@@ -130,7 +130,7 @@ class ConsumerConversation:
         self.now_ms = end_ms
 
     def settle(self, *names: str) -> None:
-        """Let these members do what they are told until nothing changes."""
+        """Let these members follow their assignments until nothing changes."""
         for _ in range(4):
             for name in names:
                 self.beat(name)
@@ -140,11 +140,10 @@ class ConsumerConversation:
 
     def assignment(self, text: str) -> Assignment:
         """Return the assignment of a text like "t0 t1"."""
-        assignment: dict[UUID, frozenset[int]] = {}
+        assignment: dict[UUID, set[int]] = {}
         for word in text.split():
-            topic_id = self.topics[word[0]].topic_id
-            assignment[topic_id] = assignment.get(topic_id, frozenset()) | {int(word[1:])}
-        return assignment
+            assignment.setdefault(self.topics[word[0]].topic_id, set()).add(int(word[1:]))
+        return {topic_id: frozenset(numbers) for topic_id, numbers in assignment.items()}
 
     def told(self, beat: Beat) -> str:
         epoch = str(beat.member_epoch)

@@ -254,6 +254,7 @@ def churned(monkeypatch: pytest.MonkeyPatch, seed: int) -> Cluster:
     return trio.run(churn, monkeypatch, seed, clock=MockClock(autojump_threshold=0))
 
 
+@pytest.mark.slow
 def test_group_survives_an_hour_of_churn_reproducibly(monkeypatch: pytest.MonkeyPatch) -> None:
     first, again, other = [churned(monkeypatch, seed) for seed in (7, 7, 8)]
 

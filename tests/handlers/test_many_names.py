@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import thread_time
 from typing import Any
 
@@ -61,10 +61,10 @@ COUNT = 20_000
 NAMES = [f"n{number}" for number in range(COUNT)]
 
 
-def requests() -> dict[str, tuple[int, Any]]:
-    """Return a request of each API that takes a list of names, with its version."""
+def requests() -> dict[str, Callable[[], tuple[int, Any]]]:
+    """Return what makes a request of each API that takes a list of names, with its version."""
     return {
-        "Produce": (
+        "Produce": lambda: (
             11,
             ProduceRequest(
                 transactional_id=None,
@@ -76,7 +76,7 @@ def requests() -> dict[str, tuple[int, Any]]:
                 ],
             ),
         ),
-        "Fetch": (
+        "Fetch": lambda: (
             12,
             FetchRequest(
                 max_wait_ms=0,
@@ -93,7 +93,7 @@ def requests() -> dict[str, tuple[int, Any]]:
                 forgotten_topics_data=[],
             ),
         ),
-        "ListOffsets": (
+        "ListOffsets": lambda: (
             7,
             ListOffsetsRequest(
                 replica_id=-1,
@@ -105,8 +105,8 @@ def requests() -> dict[str, tuple[int, Any]]:
                 ],
             ),
         ),
-        "Metadata": (12, MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in NAMES])),
-        "OffsetCommit": (
+        "Metadata": lambda: (12, MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in NAMES])),
+        "OffsetCommit": lambda: (
             8,
             OffsetCommitRequest(
                 group_id="g",
@@ -123,24 +123,24 @@ def requests() -> dict[str, tuple[int, Any]]:
                 ],
             ),
         ),
-        "OffsetFetch": (
+        "OffsetFetch": lambda: (
             8,
             OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name, topics=[]) for name in NAMES]),
         ),
-        "FindCoordinator": (4, FindCoordinatorRequest(key_type=0, coordinator_keys=NAMES)),
-        "DescribeGroups": (5, DescribeGroupsRequest(groups=NAMES)),
-        "CreateTopics": (
+        "FindCoordinator": lambda: (4, FindCoordinatorRequest(key_type=0, coordinator_keys=NAMES)),
+        "DescribeGroups": lambda: (5, DescribeGroupsRequest(groups=NAMES)),
+        "CreateTopics": lambda: (
             7,
             CreateTopicsRequest(
                 topics=[CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in NAMES],
                 timeout_ms=0,
             ),
         ),
-        "DeleteTopics": (
+        "DeleteTopics": lambda: (
             6,
             DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in NAMES], timeout_ms=0),
         ),
-        "DeleteRecords": (
+        "DeleteRecords": lambda: (
             2,
             DeleteRecordsRequest(
                 topics=[
@@ -152,7 +152,7 @@ def requests() -> dict[str, tuple[int, Any]]:
                 timeout_ms=0,
             ),
         ),
-        "OffsetForLeaderEpoch": (
+        "OffsetForLeaderEpoch": lambda: (
             4,
             OffsetForLeaderEpochRequest(
                 topics=[
@@ -163,7 +163,7 @@ def requests() -> dict[str, tuple[int, Any]]:
                 ]
             ),
         ),
-        "CreateAcls": (
+        "CreateAcls": lambda: (
             3,
             CreateAclsRequest(
                 creations=[
@@ -179,7 +179,7 @@ def requests() -> dict[str, tuple[int, Any]]:
                 ]
             ),
         ),
-        "DeleteAcls": (
+        "DeleteAcls": lambda: (
             3,
             DeleteAclsRequest(
                 filters=[
@@ -196,7 +196,7 @@ def requests() -> dict[str, tuple[int, Any]]:
                 ]
             ),
         ),
-        "DescribeConfigs": (
+        "DescribeConfigs": lambda: (
             4,
             DescribeConfigsRequest(
                 resources=[
@@ -205,7 +205,7 @@ def requests() -> dict[str, tuple[int, Any]]:
                 ]
             ),
         ),
-        "AlterConfigs": (
+        "AlterConfigs": lambda: (
             2,
             AlterConfigsRequest(
                 resources=[
@@ -214,7 +214,7 @@ def requests() -> dict[str, tuple[int, Any]]:
                 validate_only=False,
             ),
         ),
-        "IncrementalAlterConfigs": (
+        "IncrementalAlterConfigs": lambda: (
             1,
             IncrementalAlterConfigsRequest(
                 resources=[
@@ -223,7 +223,7 @@ def requests() -> dict[str, tuple[int, Any]]:
                 validate_only=False,
             ),
         ),
-        "CreatePartitions": (
+        "CreatePartitions": lambda: (
             3,
             CreatePartitionsRequest(
                 topics=[CreatePartitionsTopic(name=name, count=2, assignments=None) for name in NAMES],
@@ -231,8 +231,8 @@ def requests() -> dict[str, tuple[int, Any]]:
                 validate_only=False,
             ),
         ),
-        "DeleteGroups": (2, DeleteGroupsRequest(groups_names=NAMES)),
-        "AlterClientQuotas": (
+        "DeleteGroups": lambda: (2, DeleteGroupsRequest(groups_names=NAMES)),
+        "AlterClientQuotas": lambda: (
             1,
             AlterClientQuotasRequest(
                 entries=[
@@ -242,17 +242,17 @@ def requests() -> dict[str, tuple[int, Any]]:
                 validate_only=False,
             ),
         ),
-        "DescribeUserScramCredentials": (
+        "DescribeUserScramCredentials": lambda: (
             0,
             DescribeUserScramCredentialsRequest(users=[UserName(name=name) for name in NAMES]),
         ),
-        "AlterUserScramCredentials": (
+        "AlterUserScramCredentials": lambda: (
             0,
             AlterUserScramCredentialsRequest(
                 deletions=[ScramCredentialDeletion(name=name, mechanism=1) for name in NAMES], upsertions=[]
             ),
         ),
-        "DescribeTopicPartitions": (
+        "DescribeTopicPartitions": lambda: (
             0,
             DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name) for name in NAMES]),
         ),
@@ -290,7 +290,7 @@ def no_collections() -> Iterator[None]:
 async def test_request_with_many_denied_names_lets_others_run_and_is_logged_once(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    version, request = requests()[name]
+    version, request = requests()[name]()
     broker = await secured_broker()
     key = schema_of(type(request)).key
     assert key is not None

@@ -1,4 +1,4 @@
-"""What is read when a scrape requests it."""
+"""The values that a scrape reads."""
 
 from __future__ import annotations
 

@@ -187,6 +187,7 @@ def test_one_round_archives_all_tables_that_are_due(memory: Cluster, topic: str,
     assert 20 * 20 == sum(len(rows_of(tmp_path / "lake" / name)) for name in names)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_other_topics")
 def test_small_files_are_joined_while_it_runs(memory: Cluster, topic: str, tmp_path: Path) -> None:
     memory.create(topic)

@@ -11,8 +11,10 @@ from tests.failures.conftest import numbers, start_broker, topic  # noqa: F401
 from tests.soak.producers import commands  # noqa: F401
 from tests.storage.conftest import new_server  # noqa: F401
 
+FOLDER = f"{Path(__file__).parent}/"
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if str(item.path).startswith(FOLDER):
             item.add_marker(pytest.mark.soak)

@@ -205,6 +205,7 @@ def first_failure(setup: Setup) -> SimulationFailed:
     pytest.fail(f"none of {TRIED} seeds finds the error")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(3))
 def test_churn_violates_no_guarantee(seed: int) -> None:
     result = simulate(seed)
@@ -217,6 +218,7 @@ def test_churn_violates_no_guarantee(seed: int) -> None:
     assert result.generations > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", ERRORS)
 def test_error_put_in_on_purpose_is_found_and_repeated(error: str) -> None:
     setup, expected = ERRORS[error]
@@ -239,6 +241,7 @@ def test_error_put_in_on_purpose_is_found_and_repeated(error: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", PATCHED_ERRORS)
 def test_error_in_what_the_broker_calls_is_found(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
     setup, owner, replacements, expected = PATCHED_ERRORS[error]
@@ -263,6 +266,7 @@ def test_bug_in_transactions_is_found(
     simulate(failure.seed, TRANSACTIONAL)
 
 
+@pytest.mark.slow
 def test_seed_repeats_a_run_in_another_process_with_other_hashes() -> None:
     here = simulate(1, Setup(hours=2))
 

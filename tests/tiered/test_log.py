@@ -1,10 +1,14 @@
-"""Logs whose beginning is in the lake, as handlers answer from them."""
+"""Logs whose beginning is in the lake, as handlers answer from them.
+
+Tables are read by a task of this process; test_remote.py is about the process that does it for a broker.
+"""
 
 from __future__ import annotations
 
 import logging
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,9 @@ import trio
 from attrs import define, field
 
 from korvet.broker.broker import Broker, open_broker
+from korvet.concurrency.background import background_nursery
 from korvet.config import Config
+from korvet.lake import remote_worker
 from korvet.lake.table import LakeTable
 from korvet.protocol.errors import ErrorCode, OffsetOutOfRange
 from korvet.protocol.messages.delete_records import (
@@ -29,7 +35,7 @@ from korvet.storage.memory import MemoryStorage
 from korvet.testing.contract.transactions import ABORT, COMMIT, Client, committed_in, read_committed
 from korvet.testing.records import batches_of
 from korvet.tiered.log import DELETED, Tiers
-from korvet.tiered.remote import open_remote_store
+from korvet.tiered.remote import RemoteStore
 from tests.handlers.support import NOW_MS, append, ask
 from tests.lake.support import lake, written
 
@@ -111,9 +117,23 @@ class Log:
         return response.topics[0].partitions[0]
 
 
+@define(eq=False)
+class RemoteInTask(RemoteStore):
+    """Sends its requests to a task that answers as the process does that a broker starts."""
+
+    @asynccontextmanager
+    async def _reading_process(self) -> AsyncIterator[trio.SocketStream]:
+        ours, theirs = trio.socket.socketpair()
+        async with trio.SocketStream(ours) as stream, trio.open_nursery() as nursery:
+            nursery.start_soon(remote_worker.serve, self.url, trio.SocketStream(theirs))
+            yield stream
+            nursery.cancel_scope.cancel()
+
+
 @pytest.fixture
 async def log(tmp_path: Path) -> AsyncIterator[Log]:
-    async with open_remote_store(str(tmp_path / "lake")) as remote:
+    async with background_nursery() as nursery:
+        remote = RemoteInTask(str(tmp_path / "lake"), nursery)
         storage = MemoryStorage(clock=lambda: NOW_MS)
         broker = await open_broker(storage, Config(lake_url=str(tmp_path / "lake")), remote=remote)
         topic = await storage.create_topic("orders", 1, {"remote.storage.enable": "true"})
@@ -351,7 +371,7 @@ async def test_topic_without_remote_storage_does_not_read_the_lake(log: Log) -> 
     assert isinstance(reads[plain], OffsetOutOfRange)
     assert 1 == (await log.broker.log.latest(plain)).log_start_offset
     assert log.broker.log.remote is not None
-    assert log.broker.log.remote._process is None
+    assert not any(log.broker.log.remote.times)
 
 
 @pytest.mark.parametrize("value", [b"", b"nonsense", b"-1", b"9" * 30, b"9" * 5000])
