@@ -358,8 +358,13 @@ class MixedGroup(RuleBasedStateMachine):
     @precondition(lambda self: any(client.is_alive for client in self.clients))
     @rule()
     def settle(self) -> None:
-        """When crashed members are gone, some rounds of requests settle the group."""
-        for _ in range(4):
+        """When crashed members are gone, some rounds of requests settle the group.
+
+        The last member with the consumer protocol may be a crashed one. The end of its session makes the group a
+        classic one, in which the sessions of other crashed members begin anew, and a rebalance waits for them.
+        """
+        settled_ms = self.now_ms + 2 * SESSION_MS + REBALANCE_MS
+        while self.now_ms <= settled_ms:
             for _ in range(4):
                 self.round()
             self.wait(20_000)
