@@ -1,11 +1,12 @@
 """`python -m conformance.clients [PART …]`: unmodified clients that are not on PyPI, against korvet.
 
-Parts: the Java client, its share consumers, Kafka's command line tools, its console tools over TLS, Spark's Kafka
-connector, Kafka Streams, Kafka Connect, Flink, the Java program of docs/transactions.md, clients in Go, clients in
-JavaScript; in the other direction, korvet's pipeline against an Apache Kafka with TLS, logins and an authorizer, and
-its Iceberg mirror in catalogues of others; and three brokers beside an Apache Kafka of three nodes. Each part about
-brokers also runs on Apache Kafka: a check that fails there proves nothing about korvet, and counts as a failure too.
-A part fails if the machine lacks something it requires, and names it. The exit status is 0 if nothing failed.
+Parts: the Java client, its share consumers, Spring's listeners for them, Kafka's command line tools, its console tools
+over TLS, Spark's Kafka connector, Kafka Streams, Kafka Connect, Flink, the Java program of docs/transactions.md,
+clients in Go, clients in JavaScript; in the other direction, korvet's pipeline against an Apache Kafka with TLS, logins
+and an authorizer, and its Iceberg mirror in catalogues of others; and three brokers beside an Apache Kafka of three
+nodes. Each part about brokers also runs on Apache Kafka: a check that fails there proves nothing about korvet, and
+counts as a failure too. A part fails if the machine lacks something it requires, and names it. The exit status is 0 if
+nothing failed.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from conformance.part import Part, Target, Unavailable, targets
 PARTS: Mapping[str, Part] = {
     "java": java_client.run,
     "share": java_client.run_shared,
+    "spring": java_client.run_spring,
     "tools": tools.run,
     "secured": secured_tools.run,
     "spark": spark_connector.run,

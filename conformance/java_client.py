@@ -1,7 +1,7 @@
 """The Java client, 4.4, 4.3 and 3.9: the program in `java/`, compiled against each.
 
-Share consumers have a program of their own, `java/share/`, for the releases that have them. The programs check their
-results themselves and print a line per check.
+Share consumers have a program of their own, `java/share/`, for the releases that have them, and so have Spring's
+listeners for share groups, `spring/`. The programs check their results themselves and print a line per check.
 """
 
 from __future__ import annotations
@@ -19,32 +19,44 @@ SOURCES = Path(__file__).with_name("java")
 POMS = {"4.4": POM, "4.3": SOURCES / "pom-4.3.xml", "3.9": SOURCES / "pom-3.9.xml"}
 #: The releases with share consumers.
 SHARING = ("4.4", "4.3")
+SPRING = Path(__file__).with_name("spring")
 
 
 def run(targets: Sequence[Target]) -> Iterator[Result]:
     """Run the checks of producers, consumers and administrators with each release."""
     for pom in POMS.values():
-        yield from on_all(targets, pom, "*.java", "Conformance")
+        yield from on_all(targets, pom, sources("*.java"), "Conformance")
 
 
 def run_shared(targets: Sequence[Target]) -> Iterator[Result]:
     """Run the checks of share groups with the releases that have them."""
     for release in SHARING:
-        yield from on_all(targets, POMS[release], "**/*.java", "ShareConformance")
+        yield from on_all(targets, POMS[release], sources("**/*.java"), "ShareConformance")
 
 
-def on_all(targets: Sequence[Target], pom: Path, sources: str, main: str) -> Iterator[Result]:
+def run_spring(targets: Sequence[Target]) -> Iterator[Result]:
+    """Run the checks of Spring's listeners for share groups."""
+    programs = [*sources("**/*.java"), *SPRING.glob("*.java")]
+    yield from on_all(targets, SPRING / "pom.xml", programs, "SpringConformance")
+
+
+def on_all(targets: Sequence[Target], pom: Path, programs: Sequence[Path], main: str) -> Iterator[Result]:
     """Run a program on every broker; on all concurrently, because checks mostly wait."""
     with tempfile.TemporaryDirectory(prefix="korvet-java-") as folder:
-        class_path = compiled(Path(folder), jars(pom), sources)
+        class_path = compiled_java(programs, folder, jars(pom))
         with ThreadPoolExecutor(len(targets)) as pool:
             for results in pool.map(lambda target: on_one(target, class_path, main), targets):
                 yield from results
 
 
-def compiled(folder: Path, libraries: Path, sources: str = "*.java") -> str:
+def sources(pattern: str) -> list[Path]:
+    """Return our programs for the Java client that match a pattern."""
+    return sorted(SOURCES.glob(pattern))
+
+
+def compiled(folder: Path, libraries: Path) -> str:
     """Compile our sources into `folder`. Return the class path with them and the jars. Raises Unavailable."""
-    return compiled_java(sorted(SOURCES.glob(sources)), folder, libraries)
+    return compiled_java(sources("*.java"), folder, libraries)
 
 
 def on_one(target: Target, class_path: str, main: str) -> list[Result]:

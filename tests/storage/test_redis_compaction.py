@@ -308,8 +308,12 @@ async def test_manually_added_entries_are_compacted_by_key(
     assert [(b"a", b'{"name":"bob"}'), nobody, (b"b", None), nobody] == found
 
 
-async def test_entries_without_offset_are_kept(storage: Storage, topic: Topic, client: redis.Redis) -> None:
-    assert 1 == topic.partitions
+@pytest.mark.parametrize("mapping", ["timestamp", "dense"])
+@pytest.mark.parametrize("layout", ["record", "batch"])
+async def test_entries_without_offset_are_kept(
+    storage: Storage, layout: str, mapping: str, client: redis.Redis
+) -> None:
+    await create(storage, layout, offset_mapping=mapping)
     await append(storage, TP, [Record(b"1", b"a")])
     last = client.xrevrange(KEY, count=1)[0][0].decode()
     hidden = f"{last.split('-')[0]}-5000"

@@ -213,6 +213,23 @@ async def test_records_of_xadd_are_acquired(queue: Queue, client: redis.Redis) -
     assert ["by hand"] == await queue.values("alice")
 
 
+@pytest.mark.parametrize("limits", [LIMITS, ENDED], ids=["new", "pending"])
+async def test_entries_whose_ids_have_no_offset_are_finished(
+    queue: Queue, client: redis.Redis, limits: ShareLimits
+) -> None:
+    await append(queue.storage, TP, numbered(2))
+    if limits is ENDED:
+        read_group(client, "plain", 2)
+    last_ms = client.xrevrange(STREAM, count=1)[0][0].partition(b"-")[0].decode()
+    client.xadd(STREAM, {"value": "without an offset"}, id=f"{last_ms}-{2**40}")
+    await append(queue.storage, TP, numbered(1, first=2))
+    if limits is ENDED:
+        read_group(client, "plain", 2)
+
+    assert ["0", "1", "2"] == await queue.values("alice", limits=limits)
+    assert 3 == client.xpending(STREAM, "workers")["pending"]
+
+
 async def test_accepted_and_rejected_records_are_finished(queue: Queue, client: redis.Redis) -> None:
     await append(queue.storage, TP, numbered(3))
     found = offsets(await queue.acquire("alice"))
@@ -524,3 +541,19 @@ async def test_calls_whose_answers_are_lost_are_executed_once(
         await queue.acknowledge("alice", AckType.RELEASE, *offsets(acquired)[:1])
 
         assert [("$released", 2), ("alice", 1)] == pending(client)
+
+
+async def test_call_whose_answer_is_lost_returns_only_its_own_records(
+    redis_server: RedisServer, client: redis.Redis, mapping: str
+) -> None:
+    async with open_relay(redis_server) as relay, opened(relay.url, mapping) as queue:
+        await append(queue.storage, TP, numbered(6))
+        first = offsets(await queue.acquire("alice", 4))
+        for released in (first[0], first[2]):
+            await queue.acknowledge("alice", AckType.RELEASE, released)
+
+        relay.lose_reply(SHARE_ACQUIRE.sha)
+        acquired = await queue.acquire("alice", 4)
+
+        assert (["0", "2", "4", "5"], [2, 2, 1, 1]) == (values(acquired), counts(acquired))
+        assert [("alice", 2), ("alice", 1), ("alice", 2), *[("alice", 1)] * 3] == pending(client)

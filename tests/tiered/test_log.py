@@ -36,6 +36,7 @@ from korvet.testing.contract.transactions import ABORT, COMMIT, Client, committe
 from korvet.testing.records import batches_of
 from korvet.tiered.log import DELETED, Tiers
 from korvet.tiered.remote import RemoteStore
+from tests.handlers.share_groups import ACCEPT, ShareMember, configure, values
 from tests.handlers.support import NOW_MS, append, ask
 from tests.lake.support import lake, written
 
@@ -394,3 +395,20 @@ async def test_damaged_document_does_not_restore_deleted_records(
 
     await log.delete_before(20)
     assert EVERYTHING[20:] == await log.values_from(20)
+
+
+async def test_share_group_acquires_archived_records_too(log: Log) -> None:
+    log.archive(0, 70)
+    await log.trim(60)
+    await configure(log.broker)
+    worker = ShareMember(log.broker, log.topic.topic_id)
+    found: list[bytes] = []
+    acquired = await worker.fetch(0, max_records=7)
+    while acquired.responses:
+        found += values(acquired)
+        runs = acquired.responses[0].partitions[0].acquired_records
+        acks = [(each.first_offset, each.last_offset, [ACCEPT]) for each in runs]
+        assert ErrorCode.NONE == await worker.acknowledge(*acks)
+        acquired = await worker.fetch(max_records=7)
+
+    assert [value for _, value in EVERYTHING] == found

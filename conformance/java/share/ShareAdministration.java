@@ -221,8 +221,10 @@ final class ShareAdministration {
         return found == null ? -1 : found.startOffset();
     }
 
-    private static Optional<Long> lag(Admin admin, String group, String topic) throws Exception {
-        return of(admin, group).get(new TopicPartition(topic, 0)).lag();
+    /** The lag of the first partition, empty before it has a start offset. */
+    static Optional<Long> lag(Admin admin, String group, String topic) throws Exception {
+        var found = of(admin, group).get(new TopicPartition(topic, 0));
+        return found == null ? Optional.empty() : found.lag();
     }
 
     private static List<String> listed(Admin admin, String state) throws Exception {

@@ -17,6 +17,7 @@ import secrets
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain, repeat
 from math import inf
 from typing import cast
 
@@ -44,6 +45,7 @@ from korvet.storage.redis.client.replies import Argument, Command, error_code
 from korvet.storage.redis.failover.confirmations import Confirmations
 from korvet.storage.redis.partition import Partition
 from korvet.storage.redis.partitions import Answer, Partitions
+from korvet.storage.redis.read.columns import are_in_a_row
 from korvet.storage.redis.read.entries import Entry
 from korvet.storage.redis.read.reader import Reader
 from korvet.storage.redis.scripts import settled_script
@@ -387,12 +389,26 @@ def is_alike(one: Holding, other: Holding) -> bool:
     ) and abs(one.held_ms - other.held_ms) < ONE_DELIVERY_MS
 
 
+def new_run_of(partition: Partition, entries: Sequence[Entry]) -> Run | None:
+    """Return the run of entries that were delivered once, or None if their offsets are not consecutive."""
+    ids = [entry_id for entry_id, _ in entries]
+    first = partition.mapper.offset(ids[0]) if ids else None
+    if first is None or not are_in_a_row(ids, first, partition.mapper):
+        return None
+    return Run(first, first + len(ids) - 1, 1)
+
+
 def runs_of(partition: Partition, entries: Sequence[Entry], counts: Sequence[int]) -> list[Run]:
-    """Return the runs of consecutive offsets with the same delivery count."""
+    """Return the runs of consecutive offsets with the same delivery count.
+
+    `counts` has the delivery counts of the first entries; the others were delivered once.
+    """
+    if not counts and (run := new_run_of(partition, entries)):
+        return [run]
     runs: list[Run] = []
     offset_of = partition.mapper.offset
     first, last, deliveries = -1, -2, 0
-    for (entry_id, _), number in zip(entries, counts, strict=True):
+    for (entry_id, _), number in zip(entries, chain(counts, repeat(1)), strict=False):
         offset, count = offset_of(entry_id), min(number, HIGHEST_COUNT)
         if offset is None:  # the script leaves these out
             continue

@@ -332,6 +332,7 @@ local function recount(s)
     s.trimmed, s.chunk_opened, s.chunk_max = s.bytes, 0, NO_TIMESTAMP
   end
   call('HDEL', state_key, 'compaction') -- a running compaction would restore removed entries
+  s.skipped = s.skipped + math.max(length - s.length, 0) -- IDs between the last entry and the end may have no offset
   s.length, s.dirty = length, true
 end
 

@@ -9,8 +9,8 @@
 --        20 ... for each delivery count below the limit, from 1 on, how many records may be acquired together with one
 --           that has it
 --
--- Answers {'ok', next ID, leader epochs, ms until the next lock ends or -1, entries, their delivery counts};
--- {'closed'}: the group has not begun; {'more'}: repeat the call; or {'rescan'}, {'nostate'}, {'othertopic'}.
+-- Answers {'ok', next ID, leader epochs, ms until the next lock ends or -1, entries, the delivery counts of the first
+-- ones, the others having 1}; {'closed'}: the group has not begun; {'more'}: repeat the call; or {'rescan'}, {'nostate'}, {'othertopic'}.
 
 if not is_open() then return {'closed'} end
 
@@ -20,8 +20,8 @@ local bound, is_committed = ARGV[18], ARGV[19] == '1'
 local acquired_field = field_of('acquired', member)
 local SEEN_AT_MOST = 5000
 local entries, counts, finished, seen = {}, {}, {}, 0
--- The acquired ranges of consecutive IDs, for a repeated call: the last one, and the ID after it
-local ranges, first_id, last_id, next_ms, next_seq = {ARGV[11]}, nil, nil, nil, nil
+-- The number of the call and the acquired ranges, for a repeated call. A range has no pending entries of other calls.
+local ranges = {ARGV[11]}
 local byte, DOLLAR = string.byte, 36
 
 local function answer(wait) return {'ok', id_of(s.ms, s.seq), s.epochs, wait, entries, counts} end
@@ -69,12 +69,18 @@ local function size_of(fields)
   return size
 end
 
--- Consumers do not see markers, and entries whose IDs have no offset. This is most of the script's time: it makes one
--- pass over the fields, and parses each ID once.
-local function take(entry, count)
-  local id, fields = entry[1], entry[2]
+-- Return true if the IDs of all entries up to this one have offsets, which is usual: it saves parsing each of them.
+local function all_have_offsets(last) return s.skipped == 0 and pair_of(last) <= highest_ms end
+
+local function has_offset(id)
   local ms, seq = pair_of(id)
-  local is_visible, size, producer, is_transactional = ms <= highest_ms and seq <= mask, 0, nil, false
+  return ms <= highest_ms and seq <= mask
+end
+
+-- Add an entry to those of the answer. Consumers do not see markers, and entries whose IDs have no offset.
+local function take(entry, is_visible)
+  local id, fields = entry[1], entry[2]
+  local size, producer, is_transactional = 0, nil, false
   for i = 1, #fields, 2 do
     local name = fields[i]
     size = size + #name + #fields[i + 1]
@@ -88,15 +94,11 @@ local function take(entry, count)
   seen = seen + 1
   if not is_visible then
     finished[#finished + 1] = id
-    return
+    return false
   end
-  entries[#entries + 1], counts[#counts + 1] = entry, count
+  entries[#entries + 1] = entry
   room, bytes = room - 1, bytes - size
-  if ms ~= next_ms or seq ~= next_seq then
-    if first_id then ranges[#ranges + 1] = first_id .. ':' .. last_id end
-    first_id = id
-  end
-  last_id, next_ms, next_seq = id, after(ms, seq)
+  return true
 end
 
 -- An entry may be as large as the largest one ever.
@@ -112,6 +114,16 @@ if start ~= '0-0' then
     finish(finished)
     finished = {}
   until #gone < AT_ONCE
+end
+
+local first_id, last_id, next_ms, next_seq -- the last range of consecutive IDs, and the ID after it
+local function note_range(id)
+  local ms, seq = pair_of(id)
+  if ms ~= next_ms or seq ~= next_seq then
+    if first_id then ranges[#ranges + 1] = first_id .. ':' .. last_id end
+    first_id = id
+  end
+  last_id, next_ms, next_seq = id, after(ms, seq)
 end
 
 local together = room -- how many records may be acquired with those that are acquired already
@@ -137,8 +149,12 @@ while room > 0 and bytes > 0 do
   if #ids > 0 then
     for _, entry in ipairs(call('XCLAIM', stream, group, member, 0, unpack(ids))) do
       if entry then
-        take(entry, count_of[entry[1]])
-        count_of[entry[1]] = nil
+        local id = entry[1]
+        if take(entry, has_offset(id)) then
+          counts[#counts + 1] = count_of[id]
+          note_range(id)
+        end
+        count_of[id] = nil
       end
     end
     for id in pairs(count_of) do finished[#finished + 1] = id end -- deleted entries, which 6.2 keeps pending
@@ -148,6 +164,7 @@ while room > 0 and bytes > 0 do
 end
 finish(finished)
 finished = {}
+if first_id then ranges[#ranges + 1] = first_id .. ':' .. last_id end
 
 -- Return how many of the next new entries are below the bound, up to the limits.
 local function count_new(most)
@@ -164,13 +181,17 @@ end
 
 local space = math.min(room, locks - call('XPENDING', stream, group)[1])
 local has_bound = bound ~= '' and is_id_before(bound, id_of(s.ms, s.seq))
-local left = math.huge
+local left, first_new, last_new = math.huge, nil, nil
 if space > 0 and bytes > 0 and (has_bound or least_bytes > 1 and #entries == 0) then left = count_new(space) end
 while space > 0 and bytes > 0 and left > 0 and seen < SEEN_AT_MOST do
   local wanted, before_them = math.min(space, left, at_once()), #entries
   local reply = call('XREADGROUP', 'GROUP', group, member, 'COUNT', wanted, 'STREAMS', stream, '>')
   local found = reply and reply[1][2] or {}
-  for _, entry in ipairs(found) do take(entry, 1) end
+  if #found > 0 then
+    first_new, last_new = first_new or found[1][1], found[#found][1]
+    local is_usual = all_have_offsets(last_new)
+    for _, entry in ipairs(found) do take(entry, is_usual or has_offset(entry[1])) end
+  end
   finish(finished)
   finished = {}
   space, left = space - (#entries - before_them), left - #found
@@ -189,6 +210,6 @@ if #entries == 0 then
   return answer(wait)
 end
 
-ranges[#ranges + 1] = first_id .. ':' .. last_id
+if first_new then ranges[#ranges + 1] = first_new .. ':' .. last_new end
 call('HSET', shares, acquired_field, table.concat(ranges, ' '))
 return answer(lock)
