@@ -185,9 +185,11 @@ def check(cluster: Cluster, for_s: float, longest_s: float) -> None:
 
 
 def create_topics(servers: str, partitions: Sequence[Partition] = (*INPUTS, *OUTPUTS)) -> None:
+    """Create the topics. They keep records of any age: clients of the simulation send those of a day in the past."""
     admin = AdminClient({"bootstrap.servers": servers})
-    topics = {topic: 1 + max(n for name, n in partitions if name == topic) for topic, _ in partitions}
-    for created in admin.create_topics([NewTopic(name, count) for name, count in topics.items()]).values():
+    counts = {topic: 1 + max(n for name, n in partitions if name == topic) for topic, _ in partitions}
+    topics = [NewTopic(name, count, config={"retention.ms": "-1"}) for name, count in counts.items()]
+    for created in admin.create_topics(topics).values():
         created.result()
 
 
