@@ -555,6 +555,7 @@ async def test_next_transaction_is_refused_while_markers_cannot_be_written(
     assert [error] == await errors_of(producer, version=version)
 
 
+@pytest.mark.usefixtures("autojump_clock")
 async def test_next_transaction_waits_for_the_markers_of_the_previous_one(coordinated: Broker) -> None:
     producer = await initialized(coordinated)
     for number in range(5):
