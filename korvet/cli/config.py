@@ -73,7 +73,7 @@ def print_reference() -> None:
 HEAD = """\
 # Configuration
 
-`korvet config reference` prints this page.
+For operators: all settings, their defaults, and what they accept. `korvet config reference` prints this page.
 
 A setting is given on the command line (`korvet serve --set num.partitions=3`), in the environment
 (`KORVET_NUM_PARTITIONS=3`), or in the TOML file of `--config` (`num.partitions = 3`). The command line overrides the

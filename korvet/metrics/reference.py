@@ -10,7 +10,7 @@ from korvet.metrics.definitions import GROUPS, Metric, Scope
 HEAD = """\
 # Metrics
 
-`python -m korvet.metrics.reference` prints this page.
+For operators who watch brokers. `python -m korvet.metrics.reference` prints this page.
 
 `korvet serve --metrics localhost:9404` (or the setting `metrics.listener`; `pip install 'korvet[metrics]'`) serves
 three paths over HTTP:

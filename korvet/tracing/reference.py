@@ -10,7 +10,7 @@ from korvet.tracing.names import REQUEST_ATTRIBUTES, STORAGE_ATTRIBUTES
 HEAD = """\
 # Traces
 
-`python -m korvet.tracing.reference` prints this page.
+For operators who follow requests through their systems. `python -m korvet.tracing.reference` prints this page.
 
     pip install 'korvet[otel]'
     OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 korvet serve --set tracing.exporter=otlp
