@@ -23,6 +23,8 @@ GROUP = "movers"
 # Longer than transaction.timeout.ms. librdkafka 2.16 has been seen to send nothing any more after AddOffsetsToTxn, when
 # the connection to the coordinator was replaced amid it; such a client is replaced, as its user would do.
 CALL_LIMIT_S = 30.0
+# It has been seen to go on with send_offsets_to_transaction after its limit, too. An alarm ends the process.
+ALARM_S = 45
 #: The load sends these words to a client: it shall commit everything, since no more inputs come; it shall stop.
 INPUTS_ENDED, STOP = "inputs ended", "stop"
 MOVER, WRITER = "mover", "writer"
@@ -143,6 +145,7 @@ class TransactionalClient:
     def _call(self, transaction: str, producer: Producer, call: Callable[[], None]) -> bool:
         """Call until it succeeds. Return False if the transaction has to be aborted. Raises ClientDied."""
         for _ in range(10):
+            signal.alarm(ALARM_S)
             try:
                 call()
             except KafkaException as error:
@@ -153,6 +156,8 @@ class TransactionalClient:
                     raise ClientDied from None  # fenced, fatal or stuck: the outcome is unknown
             else:
                 return True
+            finally:
+                signal.alarm(0)
         raise ClientDied
 
 

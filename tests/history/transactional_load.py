@@ -38,8 +38,8 @@ FLUSH_LIMIT_S = 120.0
 JOIN_LIMIT_S = 150.0
 BETWEEN_INPUTS_S = 0.02
 LOOK_S = 0.1
-#: A client has stopped, died, or was ended by librdkafka.
-EXPECTED_ENDS = (0, -signal.SIGKILL, -signal.SIGABRT)
+#: A client has stopped, died, was ended by librdkafka, or by the alarm about a call of it.
+EXPECTED_ENDS = (0, -signal.SIGKILL, -signal.SIGABRT, -signal.SIGALRM)
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([TransactionalClient.__module__])
