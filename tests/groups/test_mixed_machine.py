@@ -360,8 +360,8 @@ class MixedGroup(RuleBasedStateMachine):
     def settle(self) -> None:
         """When crashed members are gone, some rounds of requests settle the group.
 
-        The last member with the consumer protocol may be a crashed one. The end of its session makes the group a
-        classic one, in which the sessions of other crashed members begin anew, and a rebalance waits for them.
+        The last member with the consumer protocol may be a crashed one. When its session ends, the group becomes a
+        classic group. Then other crashed members get a whole session again, and a rebalance waits for them.
         """
         settled_ms = self.now_ms + 2 * SESSION_MS + REBALANCE_MS
         while self.now_ms <= settled_ms:

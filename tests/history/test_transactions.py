@@ -185,7 +185,7 @@ def check(cluster: Cluster, for_s: float, longest_s: float) -> None:
 
 
 def create_topics(servers: str, partitions: Sequence[Partition] = (*INPUTS, *OUTPUTS)) -> None:
-    """Create the topics. They keep records of any age: clients of the simulation send those of a day in the past."""
+    """Create topics without retention by time: the simulation's clients send records with a timestamp of 2023."""
     admin = AdminClient({"bootstrap.servers": servers})
     counts = {topic: 1 + max(n for name, n in partitions if name == topic) for topic, _ in partitions}
     topics = [NewTopic(name, count, config={"retention.ms": "-1"}) for name, count in counts.items()]
