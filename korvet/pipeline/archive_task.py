@@ -79,9 +79,9 @@ def write_pieces(connecting: Connecting, pieces: Sequence[Piece]) -> Iterator[Ou
     """Write pieces, and yield their outcomes in order. An error is part of an outcome, and the next pieces go on."""
     fetching = Fetching(connecting, pieces)
     fetching.start()
-    writers = map(PieceWriter, pieces)
+    writers = (PieceWriter(piece).take(fetching) for piece in pieces)
     try:
-        for _, outcome in results(PieceWriter.finish, (writer.take(fetching) for writer in writers)):
+        for _, outcome in results(PieceWriter.finish, writers):
             yield outcome
     finally:
         fetching.stop()
