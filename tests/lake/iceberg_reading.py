@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -16,6 +17,12 @@ from tests.lake.replay import Row, headers_of
 def extension(name: str) -> Path:
     """Return the path of one of DuckDB's extensions, which is installed as a wheel."""
     return next(Path(str(files(f"duckdb_extension_{name}"))).rglob("*.duckdb_extension"))
+
+
+def newest_metadata(table: Path) -> str:
+    """Return the path of a mirror's newest metadata, v10.metadata.json or 00010-<uuid>.metadata.json."""
+    versions = (table / "_iceberg" / "metadata").glob("*.metadata.json")
+    return str(max(versions, key=lambda path: int(re.match(r"v?(\d+)", path.name)[1])))
 
 
 def reading(table: str, query: str) -> list[tuple[Any, ...]]:

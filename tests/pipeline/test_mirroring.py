@@ -15,7 +15,7 @@ import pytest
 from korvet.lake.compacting import Compaction
 from korvet.lake.location import Location
 from korvet.lake.table import LakeTable
-from tests.lake.iceberg_reading import rows_of_iceberg
+from tests.lake.iceberg_reading import newest_metadata, rows_of_iceberg
 from tests.lake.replay import rows_of
 from tests.pipeline.archiving import archive_of, archived, growing, killed_at, log_of, without_times
 from tests.pipeline.support import Cluster
@@ -75,6 +75,6 @@ def test_mirrors_that_are_killed_have_every_record_once(memory: Cluster, topic: 
     last = subprocess.run(mirror_command(lake), check=True, capture_output=True, text=True).stdout
 
     logger.info("MIRROR_SEED=%d: %d mirrors killed; %s", seed, len(kills), last)
-    metadata = max((lake / topic / "_iceberg" / "metadata").glob("*.metadata.json"))
-    assert rows_of(lake / topic) == rows_of_iceberg(str(metadata))
-    assert without_times(rows_of_iceberg(str(metadata))) == log_of(memory, topic)
+    metadata = newest_metadata(lake / topic)
+    assert rows_of(lake / topic) == rows_of_iceberg(metadata)
+    assert without_times(rows_of_iceberg(metadata)) == log_of(memory, topic)

@@ -27,7 +27,7 @@ from korvet.pipeline.decoding.joining import DecodedJoins
 from korvet.pipeline.decoding.tables import DecodedTable
 from korvet.pipeline.run.runner import Run
 from korvet.pipeline.run.schedule import State
-from tests.lake.iceberg_reading import reading, rows_of_iceberg
+from tests.lake.iceberg_reading import newest_metadata, reading, rows_of_iceberg
 from tests.lake.replay import live_files, rows_of
 from tests.pipeline.archiving import WorkersHere, archived, growing, log_of, values, without_times
 from tests.pipeline.lake_runs import killed_after, run_of, run_once, running, seed, written
@@ -74,8 +74,8 @@ def test_all_tables_are_archived_decoded_and_mirrored(memory: Cluster, topic: st
     mine = {name: state for name, state in states(run).items() if name.startswith(topic)}
     assert {topic: State.CURRENT, f"{topic}-by-setting": State.CURRENT} == mine
     assert without_times(rows_of(tmp_path / "lake" / topic)) == log_of(memory, topic)
-    metadata = max((tmp_path / "lake" / topic / "_iceberg" / "metadata").glob("*.metadata.json"))
-    assert rows_of(tmp_path / "lake" / topic) == rows_of_iceberg(str(metadata))
+    metadata = newest_metadata(tmp_path / "lake" / topic)
+    assert rows_of(tmp_path / "lake" / topic) == rows_of_iceberg(metadata)
     assert [*range(50)] == typed_ids(tmp_path / "lake-typed" / f"{topic}-by-setting")
 
 
@@ -257,8 +257,8 @@ def test_runs_that_are_killed_commit_every_offset_once(
         rows = rows_of(tmp_path / "lake" / name)
         assert without_times(rows) == log_of(memory, name)
         assert [] == audit_table(LakeTable.open(Location.parse(str(tmp_path / "lake")), name), checksums=True)
-        metadata = max((tmp_path / "lake" / name / "_iceberg" / "metadata").glob("*.metadata.json"))
-        assert rows == rows_of_iceberg(str(metadata))
+        metadata = newest_metadata(tmp_path / "lake" / name)
+        assert rows == rows_of_iceberg(metadata)
     counts = [len(rows_of(tmp_path / "lake" / name)) for name in names]
     report(
         f"RUN_SEED={number}: {kills} kills -9 of the run, {sum(counts):,} records, each once in each table"
@@ -360,8 +360,8 @@ def test_tables_advance_without_the_catalogue_and_are_mirrored_when_it_is_there(
         away.mkdir()
         wait_until(lambda: states(run) == {topic: State.CURRENT})
 
-    metadata = max((tmp_path / "lake" / topic / "_iceberg" / "metadata").glob("*.metadata.json"))
-    assert rows_of(tmp_path / "lake" / topic) == rows_of_iceberg(str(metadata))
+    metadata = newest_metadata(tmp_path / "lake" / topic)
+    assert rows_of(tmp_path / "lake" / topic) == rows_of_iceberg(metadata)
 
 
 def reported(cluster: Cluster, topic: str) -> dict[str, ShownTable]:
