@@ -13,6 +13,7 @@ from korvet.client.model import LATEST, TopicPartition
 from korvet.client.transactions import (
     OpenTransaction,
     Transaction,
+    hanging_of,
     known_transactions,
     open_transactions,
     will_end,
@@ -85,9 +86,7 @@ class OpenTransactions:
         now_ms = time.time_ns() // 1_000_000
         idle = [each for each in opened if each.idle_ms(now_ms) >= self.patience_ms]
         known = await known_transactions(self.client, {each.producer.producer_id for each in idle})
-        suspects = {each for each in idle if not will_end(each, known.get(each.producer.producer_id))}
-        # One that ended after it was read is unknown to its coordinator.
-        hanging = suspects & {*await open_transactions(self.client, {each.tp for each in suspects})}
+        hanging = await hanging_of(self.client, idle, known)
         return [
             shown(each, known.get(each.producer.producer_id), now_ms, is_hanging=each in hanging)
             for each in opened

@@ -6,7 +6,7 @@ and consumers with `read_committed` wait forever. `find_hanging` finds them, `ab
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
 from attrs import frozen
@@ -216,9 +216,21 @@ async def find_hanging(
 ) -> list[OpenTransaction]:
     """Return the open transactions in which nothing happened for a time, and that no coordinator will end."""
     opened = await open_transactions(client, tps)
-    candidates = [each for each in opened if each.idle_ms(now_ms) > longer_than_ms]
-    known = await known_transactions(client, {each.producer.producer_id for each in candidates})
-    return [each for each in candidates if not will_end(each, known.get(each.producer.producer_id))]
+    idle = [each for each in opened if each.idle_ms(now_ms) > longer_than_ms]
+    known = await known_transactions(client, {each.producer.producer_id for each in idle})
+    hanging = await hanging_of(client, idle, known)
+    return [each for each in idle if each in hanging]
+
+
+async def hanging_of(
+    client: Client, idle: Iterable[OpenTransaction], known: Mapping[int, Transaction]
+) -> set[OpenTransaction]:
+    """Return those that no coordinator will end. `known` is what coordinators have, read after they were seen open.
+
+    The partitions are read once more, since a coordinator does not know a transaction that has ended in between.
+    """
+    suspects = {each for each in idle if not will_end(each, known.get(each.producer.producer_id))}
+    return suspects & {*await open_transactions(client, {each.tp for each in suspects})}
 
 
 async def known_transactions(client: Client, producer_ids: Collection[int]) -> dict[int, Transaction]:

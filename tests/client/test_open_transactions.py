@@ -12,7 +12,7 @@ from korvet.client import Client, open_client
 from korvet.client.isolation import READ_COMMITTED
 from korvet.client.model import LATEST, ListedOffset, TopicPartition
 from korvet.client.open_transactions import OpenTransactions, shown
-from korvet.client.transactions import ActiveProducer, OpenTransaction, Transaction
+from korvet.client.transactions import ActiveProducer, OpenTransaction, Transaction, find_hanging
 from korvet.testing.broker import serving
 from korvet.transactions.states import TRANSACTION
 from tests.handlers.transactional import TransactionalProducer
@@ -98,6 +98,26 @@ async def test_transaction_that_ends_while_it_is_looked_up_does_not_hang(
             ).transactions
 
     assert ("open", False) == (found.state, found.is_stuck)
+
+
+async def test_transaction_that_ends_during_find_hanging_does_not_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as broker:
+        await broker.create_topic("orders", partitions=2)
+        producer = TransactionalProducer(broker.server.broker, "payer")
+        await producer.init()
+        await producer.send(b"a", b"b", tp=TP)
+        async with open_client(broker.bootstrap_servers) as client:
+
+            async def ends_now(_client: Client, _ids: Collection[int]) -> dict[int, Transaction]:
+                await producer.finish()
+                return {}
+
+            monkeypatch.setattr("korvet.client.transactions.known_transactions", ends_now)
+            found = await find_hanging(client, [TP, OTHER], longer_than_ms=-1, now_ms=0)
+
+    assert [] == found
 
 
 async def test_last_stable_offset_is_read_where_a_transaction_may_be_open() -> None:
