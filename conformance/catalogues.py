@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from conformance.apache_kafka import jars
-from conformance.killed import running
+from conformance.killed import java_program, running
 from conformance.part import RUN_LIMIT_S, Result, Target, Unavailable, compiled_java
 from tests.lake.s3 import s3_store
 
@@ -68,6 +68,6 @@ def tested(kind: str, properties: Mapping[str, str]) -> Iterator[Result]:
 def rest_server(folder: Path) -> Iterator[str]:
     """Run Iceberg's REST catalogue with its database and its tables in a folder, and yield its address."""
     class_path = compiled_java(SOURCES.glob("*.java"), folder / "classes", jars(SOURCES / "pom.xml"))
-    with running(class_path, "Rest", [str(folder / "catalogue.db"), folder.as_uri()]) as process:
+    with running(java_program(class_path, "Rest", str(folder / "catalogue.db"), folder.as_uri())) as process:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{int(process.stdout.readline())}"

@@ -2,11 +2,11 @@
 
 Parts: the Java client, its share consumers, Spring's listeners for them, Kafka's command line tools, its console tools
 over TLS, Spark's Kafka connector, Kafka Streams, Kafka Connect, Flink, the Java program of docs/transactions.md,
-clients in Go, clients in JavaScript; in the other direction, korvet's pipeline against an Apache Kafka with TLS, logins
-and an authorizer, and its Iceberg mirror in catalogues of others; and three brokers beside an Apache Kafka of three
-nodes. Each part about brokers also runs on Apache Kafka: a check that fails there proves nothing about korvet, and
-counts as a failure too. A part fails if the machine lacks something it requires, and names it. The exit status is 0 if
-nothing failed.
+clients in Go, clients in JavaScript, clients that are killed while they copy in transactions; in the other direction,
+korvet's pipeline against an Apache Kafka with TLS, logins and an authorizer, and its Iceberg mirror in catalogues of
+others; and three brokers beside an Apache Kafka of three nodes. Each part about brokers also runs on Apache Kafka: a
+check that fails there proves nothing about korvet, and counts as a failure too. A part fails if the machine lacks
+something it requires, and names it. The exit status is 0 if nothing failed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from conformance import (
     catalogues,
     connect_workers,
+    copiers,
     flink_jobs,
     go_clients,
     java_client,
@@ -48,6 +49,7 @@ PARTS: Mapping[str, Part] = {
     "go": go_clients.run,
     "node": node_clients.run,
     "pipeline": pipeline.run,
+    "copiers": copiers.run,
     "catalogues": catalogues.run,
     "nodes": three_nodes.run,
 }

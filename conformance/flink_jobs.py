@@ -19,7 +19,7 @@ from uuid import uuid4
 from confluent_kafka import Producer
 
 from conformance.apache_kafka import jars
-from conformance.killed import committed, create_topics, running
+from conformance.killed import committed, create_topics, java_program, running
 from conformance.part import Result, Target, compiled_java
 
 SOURCES = Path(__file__).with_name("flink")
@@ -48,7 +48,7 @@ def killed_while_copying(class_path: str, naming: str, target: Target) -> Result
     with tempfile.TemporaryDirectory(prefix="korvet-flink-checkpoints-") as folder:
         words = [target.bootstrap_servers, name, read, written, folder, naming]
         for number in range(ROUNDS):
-            with running(class_path, "Copying", words) as process:
+            with running(java_program(class_path, "Copying", *words)) as process:
                 for each in range(number * RECORDS // ROUNDS, (number + 1) * RECORDS // ROUNDS):
                     producer.produce(read, str(each), partition=each % PARTITIONS)
                 producer.flush()

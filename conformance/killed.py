@@ -19,13 +19,10 @@ QUIET_S = 3.0  # a record that came twice would come with the next commits
 
 
 @contextmanager
-def running(class_path: str, name: str, words: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """Run a Java program from its line "ready" until the end of the block, then kill it."""
-    java = program("java", f"the checks of {name} need Java 17 or newer")
-    # After a kill, programs log errors about what they restore. What ends a program shows in its output.
-    options = ["-Xmx384m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"]
-    command_line = [*parent_death_prefix(), java, *options, "-cp", class_path, name, *words]
-    with subprocess.Popen(command_line, stdout=subprocess.PIPE, text=True) as process:
+def running(command_line: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """Run a program from its line "ready" until the end of the block, then kill it."""
+    words = [*parent_death_prefix(), *command_line]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             while process.stdout.readline().strip() not in ("ready", ""):
@@ -33,6 +30,14 @@ def running(class_path: str, name: str, words: Sequence[str]) -> Iterator[subpro
             yield process
         finally:
             process.kill()
+
+
+def java_program(class_path: str, name: str, *words: str) -> list[str]:
+    """Return the command line of a Java program. Raises Unavailable without Java."""
+    java = program("java", f"the checks of {name} need Java 17 or newer")
+    # After a kill, programs log errors about what they restore. What ends a program shows in its output.
+    options = ["-Xmx384m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"]
+    return [java, *options, "-cp", class_path, name, *words]
 
 
 def create_topics(target: Target, topics: Sequence[str], partitions: int) -> None:

@@ -16,7 +16,7 @@ from uuid import uuid4
 from confluent_kafka import Producer
 
 from conformance.apache_kafka import jars
-from conformance.killed import committed, create_topics, running
+from conformance.killed import committed, create_topics, java_program, running
 from conformance.part import Result, Target, compiled_java
 
 SOURCES = Path(__file__).with_name("streams")
@@ -43,7 +43,7 @@ def killed_while_counting(target: Target, class_path: str) -> Result:
     with tempfile.TemporaryDirectory(prefix="korvet-streams-state-") as state:
         words = [target.bootstrap_servers, name, read, written, state]
         for number in range(ROUNDS):
-            with running(class_path, "Counting", words) as process:
+            with running(java_program(class_path, "Counting", *words)) as process:
                 for each in range(number * RECORDS // ROUNDS, (number + 1) * RECORDS // ROUNDS):
                     producer.produce(read, key=f"key-{each % KEYS}", value=str(each))
                     producer.poll(0)
