@@ -24,6 +24,7 @@ from bench.cases import (
     BROKERS,
     COLD_P50,
     COLD_P99,
+    COMMITTED,
     DELIVERED_P50,
     DELIVERED_P99,
     ECHO,
@@ -234,13 +235,16 @@ def latencies(bench: Bench, repetitions: int, number: int) -> None:
 
 
 def in_transactions(bench: Bench, count: int, number: int) -> None:
-    """Measure one round of transactions."""
+    """Measure one round of transactions, and of reading what is committed."""
     for system in bench.in_turn(number):
         port = bench.brokers[system].port
         with bench.topic(system, partitions=TRANSACTION_PARTITIONS) as topic:
             rate = transactions.rate(port, topic, partitions=TRANSACTION_PARTITIONS, count=count)
             bench.results.add(TRANSACTIONS, system, rate)
             bench.results.add(TRANSACTION_P50, system, transactions.round_trips_us(port, topic, count))
+        with bench.topic(system) as topic:
+            ratio = transactions.committed_by_uncommitted(port, topic, 5 * count)
+            bench.results.add(COMMITTED, system, ratio)
 
 
 def many_connections(bench: Bench, client: Client, seconds: float, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Transactions of one librdkafka producer: how many in a second, and how long one with one record takes."""
+"""Transactions of one librdkafka producer, and what it costs to read only committed records."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from uuid import uuid4
 from confluent_kafka import Producer
 
 from bench.rdkafka import WrongCount
+from bench.wire import Wire, fetch_request, fetched, frame_of, produce_request, produced
+from korvet.protocol.record_batch import build_batch
 
 LIMIT_S = 60.0
 WARM_UP = 30
@@ -48,6 +50,29 @@ def round_trips_us(port: int, topic: str, count: int) -> float:
         transact(opened, topic, 1, 1)
         times_s.append(time.perf_counter() - began)
     return median(times_s[WARM_UP:]) * 1e6
+
+
+def committed_by_uncommitted(port: int, topic: str, count: int) -> float:
+    """Fetch ten records at both isolation levels in turn. Return the ratio of their median times."""
+    now_ms = int(time.time() * 1000)
+    batch = bytes(build_batch([(number, now_ms, None, RECORD, ()) for number in range(10)]))
+    times_s: tuple[list[float], list[float]] = ([], [])
+    with Wire(port) as wire:
+        wire.send(frame_of(produce_request(topic, batch)))
+        offset = produced(wire.receive())
+        requests = [
+            frame_of(fetch_request(topic, offset, max_wait_ms=0, isolation_level=level)) for level in (0, 1)
+        ]
+        for _ in range(WARM_UP + count):
+            for request, taken_s in zip(requests, times_s, strict=True):
+                began = time.perf_counter()
+                wire.send(request)
+                answer = wire.receive()
+                taken_s.append(time.perf_counter() - began)
+                if not fetched(answer):
+                    raise WrongCount("a fetch was answered without the records")
+    uncommitted_s, committed_s = (median(each[WARM_UP:]) for each in times_s)
+    return committed_s / uncommitted_s
 
 
 def transact(opened: Producer, topic: str, records: int, partitions: int) -> None:

@@ -152,7 +152,13 @@ def produce_all(wire: Wire, frames: Iterable[bytes | Sequence[Buffer]]) -> Itera
 
 
 def fetch_request(
-    topic: str, offset: int, *, max_wait_ms: int, max_bytes: int = 1 << 20, partition: int = 0
+    topic: str,
+    offset: int,
+    *,
+    max_wait_ms: int,
+    max_bytes: int = 1 << 20,
+    partition: int = 0,
+    isolation_level: int = 0,
 ) -> FetchRequest:
     """Return a request for one partition from an offset on."""
     wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
@@ -160,6 +166,7 @@ def fetch_request(
         max_wait_ms=max_wait_ms,
         min_bytes=1,
         max_bytes=max_bytes,
+        isolation_level=isolation_level,
         topics=[FetchTopic(topic=topic, partitions=[wanted])],
     )
 
