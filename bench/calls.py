@@ -21,11 +21,20 @@ from attrs import frozen
 import korvet
 from bench.groups import commit_request
 from bench.processes import SYSTEMS, storage_of, temporary_folder
-from bench.wire import SPOKEN, Wire, create_topic, fetch_request, fetched, frame_of, produce_request, produced
 from korvet.cli.broker_settings import read_config
 from korvet.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from korvet.protocol.record_batch import build_batch
 from korvet.server.assembly import open_server
+from tests.support.wire import (
+    SPOKEN,
+    Wire,
+    create_topic,
+    fetch_request,
+    fetched,
+    frame_of,
+    produce_request,
+    produced,
+)
 
 ROOT = str(Path(korvet.__file__).parent)
 TOPIC = "t"

@@ -23,7 +23,7 @@ from attrs import evolve, frozen
 from bench import rdkafka
 from bench.processes import broker, cpu_s, temporary_folder
 from bench.run import embedded_socket, in_turn
-from bench.wire import await_topic, create_topic, delete_topic
+from tests.support.wire import await_topic, create_topic, delete_topic
 
 PARTITIONS = 48
 RECORDS = {"batch": 1_000_000, "record": 200_000}

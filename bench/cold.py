@@ -18,7 +18,13 @@ from attrs import frozen
 from bench.latency import Latency, latency_of
 from bench.processes import DidNotStart, broker
 from bench.rdkafka import WrongCount
-from bench.wire import (
+from korvet.lake.file_writing import RangeWriter
+from korvet.lake.location import Location
+from korvet.lake.schema import HEADERS, archive_table
+from korvet.lake.table import LakeTable
+from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from korvet.protocol.record_batch import build_batch, parse_batches
+from tests.support.wire import (
     Wire,
     await_topic,
     create_topic,
@@ -30,12 +36,6 @@ from bench.wire import (
     produce_request,
     produced,
 )
-from korvet.lake.file_writing import RangeWriter
-from korvet.lake.location import Location
-from korvet.lake.schema import HEADERS, archive_table
-from korvet.lake.table import LakeTable
-from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from korvet.protocol.record_batch import build_batch, parse_batches
 
 TOPIC = "archived"
 RECORD_BYTES = 100

@@ -13,7 +13,7 @@ from attrs import frozen
 from bench.latency import one_record
 from bench.programs import compiled
 from bench.rdkafka import WrongCount
-from bench.wire import frame_of, produce_request
+from tests.support.wire import frame_of, produce_request
 
 SOURCE = Path(__file__).with_name("connections.c")
 ENDING_LIMIT_S = 120.0

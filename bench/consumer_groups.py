@@ -12,13 +12,13 @@ from uuid import UUID
 
 from bench.groups import check
 from bench.processes import Broker, broker, cpu_s, temporary_folder
-from bench.wire import Wire, create_topic
 from korvet.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
 from korvet.protocol.requests import decode_response, encode_request
+from tests.support.wire import Wire, create_topic
 
 MEMBERS = PARTITIONS = 1_000
 HEARTBEAT_INTERVAL_S = 5.0

@@ -26,7 +26,16 @@ from attrs import frozen
 from bench.latency import one_record
 from bench.processes import SYSTEMS, storage_of, temporary_folder
 from bench.turns import WatchedBroker, watched_broker
-from bench.wire import (
+from korvet.protocol.compression import Codec
+from korvet.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from korvet.protocol.record_batch import build_batch
+from korvet.protocol.requests import decode_response, encode_request
+from tests.support.wire import (
     Wire,
     create_topic,
     delete_topic,
@@ -38,15 +47,6 @@ from bench.wire import (
     produce_request,
     produced,
 )
-from korvet.protocol.compression import Codec
-from korvet.protocol.messages.delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopic,
-)
-from korvet.protocol.record_batch import build_batch
-from korvet.protocol.requests import decode_response, encode_request
 
 MEGABYTE = 1_000_000
 # The size of topics that are read, deleted or searched.

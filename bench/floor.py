@@ -22,8 +22,9 @@ from typing import Any
 import hiredis
 from attrs import frozen
 
-from bench.processes import DidNotStart, connect
+from bench.processes import DidNotStart
 from bench.rdkafka import WrongCount
+from tests.support.frames import connect
 
 # Bytes of a record in a batch, besides its value of 100 bytes.
 RECORD_OVERHEAD_BYTES = 7

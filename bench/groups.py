@@ -15,7 +15,6 @@ from typing import Any
 from attrs import define, field
 
 from bench.processes import Broker, broker, cpu_s, temporary_folder
-from bench.wire import Wire, create_topic
 from korvet.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -42,6 +41,7 @@ from korvet.protocol.messages.sync_group import (
     SyncGroupResponse,
 )
 from korvet.protocol.requests import decode_response, encode_request
+from tests.support.wire import Wire, create_topic
 
 MEMBERS = 100
 PARTITIONS = 100

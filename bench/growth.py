@@ -35,7 +35,7 @@ from bench.growth_page import as_table, write_growth
 from bench.growth_results import Growth, Point
 from bench.processes import SYSTEMS, Broker, broker, temporary_folder
 from bench.run import settle
-from bench.wire import await_topic, create_topic
+from tests.support.wire import await_topic, create_topic
 
 BATCH_RECORDS, FILL_RECORDS = 900, 9_000  # 100 kB, 1 MB
 GIGABYTE = 1_000_000_000

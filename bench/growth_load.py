@@ -10,13 +10,22 @@ from statistics import median
 from bench.groups import Member, check, commit_request
 from bench.latency import acknowledged_s, delivered_s, one_record
 from bench.rdkafka import WrongCount
-from bench.wire import LATEST, Wire, fetch_request, fetched, frame_of, pieces_of, produce_all, produce_request
 from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from korvet.protocol.messages.heartbeat import HeartbeatRequest
 from korvet.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from korvet.protocol.messages.offset_commit import OffsetCommitRequest
 from korvet.protocol.messages.sync_group import SyncGroupRequest
 from korvet.protocol.record_batch import build_batch, parse_batches
+from tests.support.wire import (
+    LATEST,
+    Wire,
+    fetch_request,
+    fetched,
+    frame_of,
+    pieces_of,
+    produce_all,
+    produce_request,
+)
 
 TOPIC = "t"
 RECORD_BYTES = 100

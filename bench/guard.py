@@ -19,7 +19,7 @@ from bench.growth_load import RECORD_BYTES, TOPIC, acknowledged_us, batch_of, co
 from bench.processes import Broker, plain_valkey, temporary_folder
 from bench.report import Case, Results, figure
 from bench.run import settle, started
-from bench.wire import await_topic, create_topic
+from tests.support.wire import await_topic, create_topic
 
 USUAL = Path(__file__).with_name("guard.json")
 BATCH_RECORDS = 9_000

@@ -9,8 +9,8 @@ from statistics import median, quantiles
 from attrs import frozen
 
 from bench.rdkafka import WrongCount
-from bench.wire import Wire, fetch_request, fetched, frame_of, produce_request, produced
 from korvet.protocol.record_batch import build_batch
+from tests.support.wire import Wire, fetch_request, fetched, frame_of, produce_request, produced
 
 WARM_UP = 100
 

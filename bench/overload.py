@@ -11,15 +11,16 @@ from __future__ import annotations
 import argparse
 import selectors
 import socket
-import struct
 import time
 from collections import Counter, deque
 from statistics import median, quantiles
 
 from attrs import define, field, frozen
 
-from bench.processes import SYSTEMS, Broker, broker, connect, resident_mb, storage_of, temporary_folder
-from bench.wire import (
+from bench.processes import SYSTEMS, Broker, broker, resident_mb, storage_of, temporary_folder
+from korvet.protocol.record_batch import build_batch, decode_records, parse_batches
+from tests.support.frames import SIZE, connect
+from tests.support.wire import (
     Wire,
     create_topic,
     delete_topic,
@@ -29,7 +30,6 @@ from bench.wire import (
     produce_request,
     produced,
 )
-from korvet.protocol.record_batch import build_batch, decode_records, parse_batches
 
 CONNECTIONS = 40
 RECORD_BYTES = 200
@@ -41,7 +41,6 @@ SILENT_S = 30.0
 RESTED_S = 3.0
 # The largest memory after the load, relative to the memory before.
 MEMORY_GOAL = 1.2
-SIZE = struct.Struct(">i")
 
 
 @define(eq=False)

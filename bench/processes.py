@@ -18,6 +18,7 @@ from pathlib import Path
 from attrs import frozen
 
 from korvet.storage.embedded.allocator import environment
+from tests.support.frames import connect
 
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 30.0
@@ -125,20 +126,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def connect(address: str | tuple[str, int]) -> socket.socket:
-    """Open a blocking connection to a port or a Unix socket."""
-    family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
-    connection = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        connection.connect(address)
-    except OSError:
-        connection.close()
-        raise
-    if family == socket.AF_INET:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
 
 
 def resident_mb(pid: int) -> float:

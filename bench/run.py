@@ -18,7 +18,7 @@ from typing import Protocol
 import redis
 from attrs import define, evolve, field
 
-from bench import cold, connections, floor, latency, rdkafka, times, tls, transactions, wire
+from bench import cold, connections, floor, latency, rdkafka, times, tls, transactions
 from bench.cases import (
     BATCH,
     BROKERS,
@@ -58,6 +58,7 @@ from bench.cases import (
 from bench.kafka import apache_kafka
 from bench.processes import Broker, broker, plain_valkey, temporary_folder
 from bench.report import Case, Results
+from tests.support import wire
 
 LAYOUTS = {BATCH: "batch", RECORD: "record", TWO: "batch"}
 # Two partitions of five million records exceed the default of one gigabyte.

@@ -24,7 +24,7 @@ from attrs import define, field
 from bench import connections, rdkafka
 from bench.processes import Broker, broker, children, cpu_s, temporary_folder
 from bench.run import in_turn, settle
-from bench.wire import await_topic, create_topic, delete_topic
+from tests.support.wire import await_topic, create_topic, delete_topic
 
 CLIENTS = 4
 RECORDS = {"batch": 300_000, "record": 30_000}  # of each client

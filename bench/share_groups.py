@@ -14,7 +14,6 @@ from uuid import UUID
 
 from bench.groups import check
 from bench.processes import SYSTEMS, Broker, broker, cpu_s, storage_of, temporary_folder
-from bench.wire import Wire, create_topic, frame_of, produce_all, produce_request
 from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from korvet.protocol.messages.share_fetch import (
     AcknowledgementBatch,
@@ -26,6 +25,7 @@ from korvet.protocol.messages.share_fetch import (
 )
 from korvet.protocol.record_batch import build_batch
 from korvet.protocol.requests import decode_response, encode_request
+from tests.support.wire import Wire, create_topic, frame_of, produce_all, produce_request
 
 MEMBERS = 10
 RECORDS = 100_000

@@ -12,8 +12,8 @@ import time
 import redis
 
 from bench.processes import broker, temporary_folder
-from bench.wire import Wire, create_topic, frame_of, produce_request, produced
 from korvet.protocol.record_batch import build_batch
+from tests.support.wire import Wire, create_topic, frame_of, produce_request, produced
 
 VALUE_BYTES = (100, 1000)
 LAYOUTS = ("record", "batch")

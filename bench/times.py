@@ -11,7 +11,9 @@ from attrs import frozen
 
 from bench.latency import Latency, latency_of
 from bench.rdkafka import WrongCount
-from bench.wire import (
+from korvet.protocol.crc32c import crc32c
+from korvet.protocol.record_batch import build_batch
+from tests.support.wire import (
     Wire,
     frame_of,
     list_offsets_request,
@@ -20,8 +22,6 @@ from bench.wire import (
     produce_request,
     produced,
 )
-from korvet.protocol.crc32c import crc32c
-from korvet.protocol.record_batch import build_batch
 
 BATCH_RECORDS = 9_000
 RECORDS_A_MS = 10

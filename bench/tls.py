@@ -12,13 +12,13 @@ from pathlib import Path
 
 from attrs import evolve, frozen
 
-from bench import wire
 from bench.kafka import MACHINE, SETTINGS
 from bench.processes import temporary_folder
 from bench.rdkafka import RdkafkaPerformance
 from conformance.apache_kafka import ApacheKafka
 from conformance.secured_kafka import certify
 from tests.processes import KorvetProcess
+from tests.support import wire
 
 MEMORY_SETTINGS = {
     "memory.max.bytes": "4000000000",

@@ -9,8 +9,8 @@ from uuid import uuid4
 from confluent_kafka import Producer
 
 from bench.rdkafka import WrongCount
-from bench.wire import Wire, fetch_request, fetched, frame_of, produce_request, produced
 from korvet.protocol.record_batch import build_batch
+from tests.support.wire import Wire, fetch_request, fetched, frame_of, produce_request, produced
 
 LIMIT_S = 60.0
 WARM_UP = 30

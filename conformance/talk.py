@@ -11,7 +11,6 @@ Names are the scenario's own (`talk.name("orders")`), so that scenarios do not a
 from __future__ import annotations
 
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -35,11 +34,11 @@ from korvet.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from korvet.protocol.record_batch import RecordBatch
 from korvet.protocol.requests import decode_response, encode_request
 from korvet.protocol.schema import ZERO_UUID, schema_of
+from tests.support.frames import connect, receive_frame
 
 ANSWER_LIMIT_S = 15.0
 SETTLE_LIMIT_S = 30.0
 RETRY_S = 0.02  # between two checks of something that a broker does asynchronously
-SIZE = struct.Struct(">i")
 PRODUCE = 0
 CommittingRequest = OffsetCommitRequest | OffsetFetchRequest | TxnOffsetCommitRequest
 #: The first versions that have ids of topics.
@@ -82,9 +81,7 @@ class Connection:
         self._correlation_id = 0
 
     def _connect(self) -> socket.socket:
-        connection = socket.create_connection(("127.0.0.1", self._port), timeout=ANSWER_LIMIT_S)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection
+        return connect(("127.0.0.1", self._port), ANSWER_LIMIT_S)
 
     def send(self, request: object, version: int) -> None:
         """Send a request. Responses are received in the order of requests."""
@@ -103,8 +100,7 @@ class Connection:
         """Return the next frame without its size. If there is none, reconnect and return Ended."""
         self._socket.settimeout(limit_s)
         try:
-            size = SIZE.unpack(self._receive_exactly(4))[0]
-            return self._receive_exactly(size)
+            return receive_frame(self._socket)
         except TimeoutError:
             self.reconnect()
             return SILENT
@@ -120,16 +116,6 @@ class Connection:
     def close(self) -> None:
         """Close the connection, like a client that disconnects."""
         self._socket.close()
-
-    def _receive_exactly(self, size: int) -> bytearray:
-        buffer = bytearray(size)
-        filled = 0
-        while filled < size:
-            received = self._socket.recv_into(memoryview(buffer)[filled:])
-            if not received:
-                raise ConnectionError("closed")
-            filled += received
-        return buffer
 
 
 @define

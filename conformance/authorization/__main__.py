@@ -20,7 +20,7 @@ from conformance.authorization.rows import groups_of, prepared, topics_of, versi
 from conformance.comparison import differing
 from conformance.peers import KAFKA, Peer
 from conformance.secured_kafka import jaas
-from conformance.talk import SIZE, Connection, Talk
+from conformance.talk import Connection, Talk
 from korvet.client.acls import creation_of
 from korvet.protocol.messages.create_acls import CreateAclsRequest
 from korvet.protocol.messages.describe_acls import DescribeAclsRequest
@@ -31,6 +31,7 @@ from korvet.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from korvet.protocol.requests import encode_request
 from korvet.security.acls import Operation, PatternType, Permission, ResourceType
 from korvet.security.authorizer import STANDARD
+from tests.support.frames import SIZE
 
 LISTENER = "SASL_PLAINTEXT"
 

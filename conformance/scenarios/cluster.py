@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conformance.scenario import scenario
 from conformance.scenarios.records import batch
-from conformance.talk import ANSWER_LIMIT_S, SIZE, Talk
+from conformance.talk import ANSWER_LIMIT_S, Talk
 from korvet.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -40,6 +40,7 @@ from korvet.protocol.messages.metadata import MetadataRequest
 from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from korvet.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from korvet.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from tests.support.frames import SIZE
 
 COORDINATORS_IN_A_LIST = 4
 LARGE = 100_000  # bytes of a request that takes a broker some time

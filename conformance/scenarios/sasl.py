@@ -13,7 +13,7 @@ from attrs import define
 
 from conformance.peers import REAUTH, REAUTH_MS, SASL, SASL_USER
 from conformance.scenario import scenario
-from conformance.talk import SIZE, Connection, Ended, Talk, Unexpected
+from conformance.talk import Connection, Ended, Talk, Unexpected
 from conformance.tokens import token
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.alter_user_scram_credentials import (
@@ -31,6 +31,7 @@ from korvet.protocol.messages.metadata import MetadataRequest
 from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from korvet.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from korvet.security.scram import ScramMechanism, salted_password
+from tests.support.frames import SIZE
 
 USER, PASSWORD = SASL_USER
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")

@@ -21,7 +21,6 @@ from pathlib import Path
 import click
 import pytest
 
-from bench.wire import first_answer as answer_of
 from korvet.cli import explain, program
 from korvet.cli.broker_settings import read_config
 from korvet.cli.process_title import without_secrets
@@ -33,6 +32,7 @@ from korvet.storage.open import check_url
 from tests.certificates import Authority
 from tests.processes import KorvetProcess
 from tests.servers import VALKEY, start_server
+from tests.support.wire import first_answer as answer_of
 
 SERVE = [sys.executable, "-m", "korvet", "serve"]
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 7, -1)

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.wire import Wire, fetch_request, fetched, frame_of, produce_request, produced
 from korvet.broker.topics import SETTINGS
 from korvet.protocol.compression import Codec
 from korvet.protocol.errors import ErrorCode, KafkaError
@@ -20,6 +19,7 @@ from tests.clients.admins import ADMINISTRATORS, Administrator, KafkaPythonAdmin
 from tests.clients.interface import Record, eventually
 from tests.clients.test_produce import records_of
 from tests.processes import KorvetProcess
+from tests.support.wire import Wire, fetch_request, fetched, frame_of, produce_request, produced
 
 SET, DELETE, APPEND, SUBTRACT = "SET", "DELETE", "APPEND", "SUBTRACT"
 TEN = [Record(value=b"%d" % number) for number in range(10)]

@@ -9,11 +9,11 @@ from contextlib import suppress
 
 from attrs import define, field
 
-from bench.wire import Wire, create_topic, frame_of, produce_request, produced
 from korvet.protocol.record_batch import build_batch, decode_records, parse_batches
 from tests.failures.conftest import EACH_LAYOUT, Kept, Report, StartBroker
 from tests.processes import KorvetProcess
 from tests.servers import RedisServer
+from tests.support.wire import Wire, create_topic, frame_of, produce_request, produced
 
 BATCH_RECORDS = 50
 IN_FLIGHT = 4

@@ -16,7 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.wire import (
+from korvet.protocol.record_batch import build_batch
+from tests.failures.conftest import Report, StartBroker, assert_nothing_runs
+from tests.processes import ADDRESS, START_LIMIT_S, KorvetProcess
+from tests.servers import VALKEY, StartServer, start_server
+from tests.support.wire import (
     Wire,
     create_topic,
     fetch_request,
@@ -26,10 +30,6 @@ from bench.wire import (
     produce_request,
     produced,
 )
-from korvet.protocol.record_batch import build_batch
-from tests.failures.conftest import Report, StartBroker, assert_nothing_runs
-from tests.processes import ADDRESS, START_LIMIT_S, KorvetProcess
-from tests.servers import VALKEY, StartServer, start_server
 
 BATCH = build_batch([(0, 1, None, b"value", ())])
 PROMPTLY_S = 5.0

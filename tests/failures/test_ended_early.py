@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.wire import first_answer
 from korvet.storage.embedded.binary import find_binary
 from tests.failures.conftest import assert_nothing_runs
+from tests.support.wire import first_answer
 
 # A server that does not start until a signal.
 HESITANT = """#!/bin/sh

@@ -10,12 +10,12 @@ from itertools import count
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from bench.wire import Wire, create_topic
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from korvet.protocol.requests import decode_response, encode_request
 from tests.failures.conftest import BATCH_DENSE, StartBroker
 from tests.servers import VALKEY, RedisServer, start_server
+from tests.support.wire import Wire, create_topic
 
 VERSION = 12
 PARTITIONS = 6

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
-from bench.wire import Wire, create_topic, frame_of, new_producer_id, produce_request, produced
 from korvet.protocol.errors import KafkaStorageError
 from korvet.protocol.record_batch import build_batch
 from tests.clients.confluent import Confluent
 from tests.failures.conftest import StartBroker
 from tests.processes import KorvetProcess
 from tests.servers import VALKEY, RedisServer, start_server
+from tests.support.wire import Wire, create_topic, frame_of, new_producer_id, produce_request, produced
 
 RECORDS = 40
 LIMIT_S = 60.0

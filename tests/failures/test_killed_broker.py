@@ -14,10 +14,10 @@ from collections import Counter
 
 import pytest
 
-from bench.wire import create_topic
 from tests.failures.conftest import EACH_LAYOUT, Kept, Report, StartBroker
 from tests.failures.ledger import Ledgers, assert_each_once_and_in_order, consume_all
 from tests.processes import KorvetProcess
+from tests.support.wire import create_topic
 
 KILLS = 2
 RECORDS_BETWEEN = 300

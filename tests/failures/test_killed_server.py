@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.wire import create_topic
 from tests.failures.conftest import EACH_LAYOUT, Kept, Report, StartBroker, embedded_client
 from tests.failures.ledger import Ledgers, assert_each_once_and_in_order, consume_all
 from tests.servers import RedisServer
+from tests.support.wire import create_topic
 
 KILLS = 2
 RECORDS_BETWEEN = 300

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bench.wire import create_topic
 from tests.failures.conftest import EACH_LAYOUT, Kept, Report, StartBroker
 from tests.failures.ledger import Ledgers, assert_each_once_and_in_order, consume_all
 from tests.servers import StartServer
+from tests.support.wire import create_topic
 
 CUTS = 5
 RECORDS_BETWEEN = 40

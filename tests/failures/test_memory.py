@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
-from bench.processes import connect, resident_mb
-from bench.wire import Wire, create_topic, fetch_request, fetched, frame_of, produce_request, produced
+from bench.processes import resident_mb
 from korvet.protocol.record_batch import build_batch
 from tests.failures.conftest import StartBroker
+from tests.support.frames import connect
+from tests.support.wire import Wire, create_topic, fetch_request, fetched, frame_of, produce_request, produced
 
 MB = 1_000_000
 BUDGET = 24 * MB

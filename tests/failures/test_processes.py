@@ -19,7 +19,15 @@ from attrs import define
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.wire import (
+from korvet.protocol.errors import UnknownTopicOrPartition
+from korvet.protocol.messages.metadata import MetadataRequest
+from korvet.protocol.record_batch import build_batch
+from korvet.workers.groups import owner_of
+from tests.failures.conftest import BATCH_DENSE, Report, StartBroker
+from tests.failures.ledger import Ledgers, assert_each_once_and_in_order, consume_all
+from tests.processes import KorvetProcess
+from tests.servers import VALKEY, start_server
+from tests.support.wire import (
     Wire,
     create_topic,
     delete_topic,
@@ -31,14 +39,6 @@ from bench.wire import (
     produce_request,
     produced,
 )
-from korvet.protocol.errors import UnknownTopicOrPartition
-from korvet.protocol.messages.metadata import MetadataRequest
-from korvet.protocol.record_batch import build_batch
-from korvet.workers.groups import owner_of
-from tests.failures.conftest import BATCH_DENSE, Report, StartBroker
-from tests.failures.ledger import Ledgers, assert_each_once_and_in_order, consume_all
-from tests.processes import KorvetProcess
-from tests.servers import VALKEY, start_server
 
 BATCH = build_batch([(0, 1, None, b"value", ())])
 LIMIT_S = 30.0

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import redis
 
-from bench.wire import Wire, create_topic, fetch_request, fetched, frame_of, produce_request, produced
 from korvet.protocol.errors import InvalidRecord, KafkaError, KafkaStorageError
 from korvet.protocol.record_batch import build_batch, parse_batches
 from tests.failures.conftest import EACH_LAYOUT, RECORD_TIMESTAMP, Kept, StartBroker
 from tests.processes import KorvetProcess
 from tests.servers import RedisServer, StartServer
+from tests.support.wire import Wire, create_topic, fetch_request, fetched, frame_of, produce_request, produced
 
 SMALL = build_batch([(0, 1, None, b"small", ())])
 LARGE = build_batch([(index, 1, None, b"x" * 1_000, ()) for index in range(900)])

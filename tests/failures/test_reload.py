@@ -6,9 +6,9 @@ import os
 import signal
 from pathlib import Path
 
-from bench.wire import Wire, first_answer
 from korvet.protocol.messages.metadata import MetadataRequest
 from tests.processes import KorvetProcess
+from tests.support.wire import Wire, first_answer
 
 
 def test_reload_uses_new_passwords_and_names_settings_that_need_a_restart(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.wire import Wire, create_topic, frame_of, new_producer_id, produce_request, produced
 from korvet.protocol.errors import KafkaError, NotEnoughReplicas, NotEnoughReplicasAfterAppend
 from korvet.protocol.record_batch import build_batch
 from tests.failures.conftest import EACH_LAYOUT, Kept, StartBroker
 from tests.servers import RedisServer, ServerPair
+from tests.support.wire import Wire, create_topic, frame_of, new_producer_id, produce_request, produced
 
 TIMEOUT_MS = 1_000
 # The timeout of the request, plus time for a slow machine.

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.wire import Wire, create_topic, frame_of, new_producer_id, produce_request, produced
 from korvet.protocol.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
 from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from korvet.protocol.record_batch import build_batch
@@ -16,6 +15,7 @@ from tests.clients.interface import Record
 from tests.failures.conftest import EACH_LAYOUT, Kept, StartBroker
 from tests.processes import KorvetProcess
 from tests.servers import VALKEY, start_server
+from tests.support.wire import Wire, create_topic, frame_of, new_producer_id, produce_request, produced
 
 pytestmark = EACH_LAYOUT
 

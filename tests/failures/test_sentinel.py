@@ -9,10 +9,10 @@ from contextlib import closing
 import pytest
 from confluent_kafka import Consumer, Message, Producer
 
-from bench.wire import create_topic
 from tests.failures.conftest import StartBroker
 from tests.sentinels import SentinelSet, eventually
 from tests.servers import VALKEY
+from tests.support.wire import create_topic
 
 pytestmark = [pytest.mark.servers, pytest.mark.clients]
 

@@ -6,7 +6,6 @@ import threading
 
 import pytest
 
-from bench.wire import Wire, create_topic, frame_of, produce_request, produced
 from korvet.protocol.errors import KafkaError
 from korvet.protocol.record_batch import build_batch
 from tests.clients.confluent import Confluent
@@ -14,6 +13,7 @@ from tests.clients.interface import Record
 from tests.failures.conftest import EACH_LAYOUT, Kept, StartBroker, end
 from tests.processes import KorvetProcess
 from tests.servers import RedisServer
+from tests.support.wire import Wire, create_topic, frame_of, produce_request, produced
 
 LIMIT_S = 30.0
 BATCH = build_batch([(0, 1, None, b"value", ())])

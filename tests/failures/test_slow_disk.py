@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from bench.wire import create_topic
 from tests.failures.conftest import Report, StartBroker, embedded_client
 from tests.failures.ledger import LIMIT_S, consume_all
 from tests.servers import VALKEY, start_server
 from tests.soak.attempt import Attempt, Outcome
+from tests.support.wire import create_topic
 from tests.syncs import Syncs, build_syncs, cut_power
 
 KILLS = 2

@@ -7,7 +7,6 @@ from uuid import UUID
 
 import pytest
 
-from bench.wire import Wire, create_topic, frame_of, new_producer_id, produce_request, produced
 from korvet.protocol.errors import ErrorCode, UnknownTopicOrPartition
 from korvet.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from korvet.protocol.messages.produce import (
@@ -23,6 +22,7 @@ from tests.clients.interface import Record
 from tests.failures.conftest import StartBroker
 from tests.processes import KorvetProcess
 from tests.servers import StartServer
+from tests.support.wire import Wire, create_topic, frame_of, new_producer_id, produce_request, produced
 
 TIMES = 5
 DENSE = {"offset.mapping": "dense"}

@@ -8,18 +8,6 @@ from statistics import median
 
 import pytest
 
-from bench.wire import (
-    Wire,
-    create_topic,
-    fetch_request,
-    fetched,
-    first_answer,
-    frame_of,
-    list_offsets_request,
-    listed_offset,
-    produce_request,
-    produced,
-)
 from korvet.protocol.record_batch import build_batch, parse_batches
 from tests.failures.conftest import (
     BATCH_DENSE,
@@ -32,6 +20,18 @@ from tests.failures.conftest import (
 )
 from tests.processes import KorvetProcess
 from tests.servers import RedisServer, StartServer
+from tests.support.wire import (
+    Wire,
+    create_topic,
+    fetch_request,
+    fetched,
+    first_answer,
+    frame_of,
+    list_offsets_request,
+    listed_offset,
+    produce_request,
+    produced,
+)
 
 TRIES = 9
 MAX_WAIT_MS = 30_000

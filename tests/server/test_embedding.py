@@ -9,10 +9,10 @@ import pytest
 import trio
 
 import korvet
-from bench.wire import create_topic
 from korvet.config import Config, Listener
 from korvet.server.listeners import ListenError
 from korvet.storage.memory import MemoryStorage
+from tests.support.wire import create_topic
 
 
 async def test_broker_serves_until_its_block_ends() -> None:

@@ -13,7 +13,6 @@ import pytest
 import trio
 from attrs import define, field
 
-from bench.wire import create_topic
 from korvet.protocol.errors import (
     KafkaError,
     KafkaStorageError,
@@ -31,6 +30,7 @@ from tests.failures.conftest import EACH_LAYOUT, Kept, Report, StartBroker
 from tests.failures.ledger import consume_all
 from tests.servers import VALKEY, RedisServer, start_server
 from tests.soak.producers import Commands, SteadyProducer
+from tests.support.wire import create_topic
 from tests.talk import port_of, serving
 
 SOAK_LIMIT_S = 600.0

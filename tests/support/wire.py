@@ -7,13 +7,11 @@ request unanswered.
 from __future__ import annotations
 
 import socket
-import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from bench.processes import connect
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import error_for
 from korvet.protocol.messages.create_topics import (
@@ -39,6 +37,7 @@ from korvet.protocol.messages.produce import (
     TopicProduceData,
 )
 from korvet.protocol.requests import decode_response, encode_request
+from tests.support.frames import connect, receive_frame
 
 # The last versions that address topics by name; for ListOffsets, the first version with tiers.
 SPOKEN: dict[type, tuple[int, type]] = {
@@ -54,7 +53,6 @@ LIMIT_S = 60.0
 LATEST = -1
 # Produce requests in flight.
 IN_FLIGHT = 8
-SIZE = struct.Struct(">i")
 MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
 
 
@@ -62,8 +60,7 @@ class Wire:
     """One connection. Every frame has the same correlation id, so that a frame can be sent again unchanged."""
 
     def __init__(self, port: int) -> None:
-        self.socket = connect(("127.0.0.1", port))
-        self.socket.settimeout(LIMIT_S)
+        self.socket = connect(("127.0.0.1", port), LIMIT_S)
 
     def __enter__(self) -> Self:
         return self
@@ -84,24 +81,12 @@ class Wire:
 
     def receive(self) -> bytearray:
         """Receive the next response, undecoded."""
-        size = SIZE.unpack(self._receive_exactly(4))[0]
-        return self._receive_exactly(size)
+        return receive_frame(self.socket)
 
     def call(self, request: object) -> Any:
         """Send a request and return its decoded response."""
         self.send(frame_of(request))
         return answer(type(request), self.receive())
-
-    def _receive_exactly(self, size: int) -> bytearray:
-        buffer = bytearray(size)
-        view = memoryview(buffer)
-        filled = 0
-        while filled < size:
-            received = self.socket.recv_into(view[filled:], 0, socket.MSG_WAITALL)
-            if received == 0:
-                raise ConnectionError("the broker closed the connection")
-            filled += received
-        return buffer
 
 
 def frame_of(request: object) -> bytes:
