@@ -66,13 +66,14 @@ layers: $(developed)
 unit: $(developed)
 	$(pytest) -n 2 $(without) -m 'not slow and not servers and not clients and not spark and not soak'
 
-# Three at a time on two cores, and Spark beside them: they wait for servers and clients half of the time.
+# Three at a time on two cores, and Spark beside them: they wait for servers and clients half of the time. What takes
+# longest is named.
 slow: $(developed)
-	$(pytest) -n 3 --dist loadgroup -m '(slow or servers or clients) and not spark and not soak'
+	$(pytest) -n 3 --dist loadgroup --durations=20 -m '(slow or servers or clients) and not spark and not soak'
 
 # In one process: starting Spark takes longer than most of what is asked of it.
 spark: $(developed)
-	$(pytest) -m 'spark and not soak'
+	$(pytest) --durations=20 -m 'spark and not soak'
 
 # The unit tests once more on the newest Python of this machine, when that is not the one in .venv: those of the
 # broker and of its protocol. Spark would take longer to install than they run; the lake's, the pages' and the
