@@ -10,6 +10,7 @@ use the fixture `report`, and its lines are also printed at the end of the run.
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -70,6 +71,13 @@ class ReportedLines:
             terminalreporter.section("lines that tests reported")
         for line in self._lines:
             terminalreporter.line(line)
+
+
+def pytest_sessionfinish() -> None:
+    """Save the coverage of this process now: pytest-xdist kills a worker that takes ten seconds to end."""
+    coverage = sys.modules.get("coverage")  # imported only by `make coverage`
+    if coverage is not None and (measured := coverage.Coverage.current()) is not None:
+        measured.save()
 
 
 @pytest.fixture
