@@ -8,6 +8,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from korvet.broker.broker import Broker
+from korvet.broker.context import handled
 from korvet.broker.limits import SMALLEST_ANSWER_BYTES
 from korvet.handlers import APIS
 from korvet.protocol.errors import ErrorCode
@@ -691,7 +692,9 @@ async def test_response_is_smaller_when_little_of_the_byte_budget_remains() -> N
     for _ in range(8):
         await append(broker, T0, b"x" * (SMALLEST_ANSWER_BYTES // 2 - 200))
     seen = context(12)
-    answer = await APIS[1].handle(broker, request({T0: 0}, min_bytes=1_000_000, wait_ms=60_000), seen)
+    answer = await handled(
+        APIS[1].handle(broker, request({T0: 0}, min_bytes=1_000_000, wait_ms=60_000), seen)
+    )
     size = sum(map(len, answer.responses[0].partitions[0].records))
 
     assert SMALLEST_ANSWER_BYTES // 2 < size <= SMALLEST_ANSWER_BYTES
