@@ -206,6 +206,7 @@ class _Fetch:
         "min_bytes",
         "names",
         "outcomes",
+        "reading",
         "request",
         "reserved",
         "size",
@@ -214,7 +215,7 @@ class _Fetch:
         "watching",
     )
 
-    watch: Watch  # after `begin_read`, if the store is waited for, or the partitions are those of a session
+    watch: Watch  # after `begin_watch`, or the session's
 
     def __init__(self, broker: Broker, request: FetchRequest, context: RequestContext) -> None:
         self.broker = broker
@@ -235,7 +236,8 @@ class _Fetch:
         self.size = 0  # of the records read, in bytes
         self.is_success = True  # no partition of the response has an error code
         self.is_immediate = False  # the first read is answered, whatever it finds
-        self.reserved = 0  # bytes of the answer budget, while the store is waited for
+        self.reading: PendingRead | None = None  # while the store is waited for, and after that
+        self.reserved = 0  # bytes of the answer budget, from the beginning of a read to its end
         self.is_whole = True  # they are as many as the read may take
         self.watching: AbstractContextManager[Watch] | None = None  # the watch that ends with the request
 
@@ -303,7 +305,8 @@ class _Fetch:
         """Return a known topic, or the error that refuses it to the client."""
         try:
             self._authorize(topic.name)
-            self._check_compression(topic)
+            if self.context.version < FIRST_VERSION_WITH_IDS:
+                self._check_compression(topic)
         except KafkaError as error:
             return detached(error)
         return topic
@@ -333,29 +336,21 @@ class _Fetch:
     def begin_read(self) -> Results | PendingRead | None:
         """Begin to read every partition. Return None if something else than the store has to be waited for."""
         requests = self._requests()
-        wanted, max_bytes = self._reserve(requests)
+        wanted, self.reserved = self._reserve(requests)
+        self.is_whole = self.reserved == wanted
         reading = None
         try:
             reading = self.broker.log.try_read(
-                requests, max_bytes=max_bytes, isolation_level=self.isolation_level
+                requests, max_bytes=self.reserved, isolation_level=self.isolation_level
             )
         finally:
-            if isinstance(reading, PendingRead):
-                self.reserved = max_bytes
-            else:
-                self.broker.answers.release(max_bytes)
-        self.is_whole = max_bytes == wanted
-        if self.reserved and not self.is_immediate:
-            self.begin_watch()
+            if reading is None:
+                self.end_read()
+        self.reading = reading if isinstance(reading, PendingRead) else None
         return reading
 
-    def begin_watch(self) -> None:
-        """Watch the partitions until `end_read`."""
-        self.watching = self.broker.log.watch(self.wanted)
-        self.watch = self.watching.__enter__()
-
     def end_read(self) -> None:
-        """Release what `begin_read` has taken, if it was not released."""
+        """Release what the read has taken, if it was not released."""
         if self.reserved:
             self.broker.answers.release(self.reserved)
             self.reserved = 0
@@ -365,9 +360,6 @@ class _Fetch:
 
     def respond_with(self, results: Results) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
         """Return the response after a read of every partition, or a coroutine that does."""
-        if self.reserved:
-            self.broker.answers.release(self.reserved)
-            self.reserved = 0
         outcomes: dict[TopicPartition, Outcome] = {}
         for tp, result in results.items():
             outcome = self._checked(tp, result)
@@ -375,26 +367,27 @@ class _Fetch:
                 self.end_read()
                 return _read(self)
             outcomes[tp] = outcome
-        is_answer = self._take(self._requests(), outcomes, is_whole=self.is_whole)
+        reserved, self.reserved = self.reserved, 0
+        is_answer = self._take(outcomes, reserved, is_whole=self.is_whole)
         return self.respond(is_answer or self.is_immediate)
 
     def respond(self, is_answer: bool) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:  # noqa: FBT001
         """Return the response, or a coroutine that waits for records first if there is no answer yet."""
         if not is_answer:
-            return self.waits()
-        self.end_read()
+            self.begin_watch()
+            return _wait(self)
         if self.broker.counters.is_counting:
             counting = self.counting()
             if next(counting, counting) is None:
                 return _count_rest(self, counting)
         return self.answer_now()
 
-    def waits(self) -> Coroutine[Any, Any, FetchResponse]:
-        """Return a coroutine that waits for records, after a read that has found too few."""
-        if self.watching is not None:
-            return _wait(self)
-        self.outcomes.clear()  # without a watch, records may be added before the coroutine begins
-        return _read(self)
+    def begin_watch(self) -> None:
+        """Watch the partitions from the end of the read on, until `end_read`."""
+        self.watching = self.broker.log.watch(self.wanted)
+        self.watch = self.watching.__enter__()
+        if self.reading is not None:
+            self.reading.report_ends()
 
     async def wait(self) -> None:
         """Wait for records in partitions that are watched."""
@@ -450,29 +443,26 @@ class _Fetch:
             tp: self._checked(tp, result) or await self._compared(tp, result)
             for tp, result in results.items()
         }
-        return self._take(requests, outcomes, is_whole=max_bytes == wanted)
+        return self._take(outcomes, is_whole=max_bytes == wanted)
 
     def _requests(self, only: Collection[TopicPartition] | None = None) -> dict[TopicPartition, ReadRequest]:
         """Return the requests to the store for every partition, or only for these."""
-        return {
-            tp: ReadRequest(partition.fetch_offset, max(partition.partition_max_bytes, 0))
-            for tp, partition in self.wanted.items()
-            if only is None or tp in only
-        }
+        requests = {}
+        for tp, partition in self.wanted.items():
+            if only is None or tp in only:
+                requests[tp] = ReadRequest(partition.fetch_offset, max(partition.partition_max_bytes, 0))
+        return requests
 
     def _reserve(self, requests: Mapping[TopicPartition, ReadRequest]) -> tuple[int, int]:
         """Reserve bytes of the answer budget. Return how many the read may take, and how many it has got."""
-        wanted = min(self.max_bytes, sum([each.max_bytes for each in requests.values()]))
+        wanted = 0
+        for each in requests.values():
+            wanted += each.max_bytes
+        wanted = min(self.max_bytes, wanted)
         return wanted, self.broker.answers.reserve(wanted)
 
-    def _take(
-        self,
-        requests: Mapping[TopicPartition, ReadRequest],
-        outcomes: dict[TopicPartition, Outcome],
-        *,
-        is_whole: bool,
-    ) -> bool:
-        """Store the outcomes of a read. Return True if the request can be answered."""
+    def _take(self, outcomes: dict[TopicPartition, Outcome], reserved: int = 0, *, is_whole: bool) -> bool:
+        """Store the outcomes of a read, and release its reserved bytes. Return True if the request can be answered."""
         self.outcomes |= outcomes
         is_answer = False
         size = available = 0
@@ -480,11 +470,12 @@ class _Fetch:
             if not isinstance(outcome, ReadResult):
                 is_answer = True
                 continue
-            size += outcome.size
+            read = outcome.batches.size
+            size += read
             # If a limit cut the read of a partition, waiting adds nothing: the limit's bytes count, as in Kafka.
-            available += max(outcome.size, requests[tp].max_bytes) if outcome.is_cut else outcome.size
+            available += max(read, self.wanted[tp].partition_max_bytes) if outcome.is_cut else read
         self.size = size
-        self.broker.answers.change(size - self.context.answer_bytes)
+        self.broker.answers.exchange(reserved, size - self.context.answer_bytes)
         self.context.answer_bytes = size
         # If the byte budget shortened the read, answer without waiting for min_bytes.
         return is_answer or available >= (self.min_bytes if is_whole else 1)
@@ -549,23 +540,18 @@ class _Fetch:
 
     def answer_now(self) -> FetchResponse:
         """Return the response to a request of few partitions."""
-        return self._respond([self._topic_answer(each) for each in self._named_topics()])
+        asked = zip(self.names, self.request.topics, strict=True)
+        return self._respond([self._topic_answer(each) for each in asked if each[1].partitions])
 
     async def answer(self) -> FetchResponse:
         """Return the response."""
-        return self._respond(await map_in_slices(self._topic_answer, self._named_topics()))
-
-    def _named_topics(self) -> list[tuple[str, FetchTopic]]:
-        """Return the topics of the request that the response has."""
-        return [
-            (name, topic)
-            for name, topic in zip(self.names, self.request.topics, strict=True)
-            if topic.partitions
-        ]
+        asked = [each for each in zip(self.names, self.request.topics, strict=True) if each[1].partitions]
+        return self._respond(await map_in_slices(self._topic_answer, asked))
 
     def _respond(self, responses: list[FetchableTopicResponse]) -> FetchResponse:
-        response = FetchResponse(session_id=0, responses=responses, node_endpoints=self._endpoints(responses))
-        if not self._is_within_quota(response):
+        endpoints = [] if self.is_success else self._endpoints(responses)
+        response = FetchResponse(session_id=0, responses=responses, node_endpoints=endpoints)
+        if self.broker.quotas.is_enforced and not self._is_within_quota(response):
             self._drop_records()
             return FetchResponse(session_id=0, responses=[])
         if self.request.session_epoch == INITIAL_EPOCH:
@@ -576,7 +562,7 @@ class _Fetch:
 
     def _is_within_quota(self, response: FetchResponse) -> bool:
         """Charge a response, and return False if it exceeds the client's quota."""
-        if not self.broker.quotas.is_enforced or self.is_replica:
+        if self.is_replica:
             return True
         return self.broker.quotas.fetched(self.context, lambda: encoded_bytes(response, self.context.version))
 
@@ -659,8 +645,6 @@ class _Fetch:
 
     def _endpoints(self, responses: list[FetchableTopicResponse]) -> list[NodeEndpoint]:
         """Return the endpoints of the leaders that partitions in the response refer to."""
-        if self.is_success:
-            return []
         leaders = {
             data.current_leader.leader_id
             for response in responses
@@ -781,9 +765,6 @@ class _SessionFetch(_Fetch):
     def begin_watch(self) -> None:
         pass  # the session watches its partitions
 
-    def waits(self) -> Coroutine[Any, Any, FetchResponse]:
-        return _wait(self)
-
     async def wait(self) -> None:
         await self._wait(self.watch)
         self.watch.expect()
@@ -836,10 +817,9 @@ class _SessionFetch(_Fetch):
             for _, group in groupby(chosen, key=lambda each: each[0].key[0])
             if (partitions := list(group))
         ]
-        response = FetchResponse(
-            session_id=session.session_id, responses=responses, node_endpoints=self._endpoints(responses)
-        )
-        if not self._is_within_quota(response):
+        endpoints = [] if self.is_success else self._endpoints(responses)
+        response = FetchResponse(session_id=session.session_id, responses=responses, node_endpoints=endpoints)
+        if self.broker.quotas.is_enforced and not self._is_within_quota(response):
             self._drop_records()
             return FetchResponse(session_id=session.session_id, responses=[])
         now = trio.current_time()

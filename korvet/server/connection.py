@@ -393,13 +393,13 @@ class ServedConnection:
                 raise
         if isinstance(response, CoroutineType):
             exchange.handling = response
-            return
-        if context.decisions is not None and exchange.is_produce:
-            log_decisions(context)  # others make further decisions until they have a response
-        self._handled(exchange, response)
+        else:
+            self._handled(exchange, response)
 
     def _handled(self, exchange: Exchange, response: object) -> None:
         """Keep what the handler has returned."""
+        if exchange.context.decisions is not None and exchange.is_produce:
+            log_decisions(exchange.context)  # others make further decisions until they have a response
         if isinstance(response, PendingResponse):
             exchange.pending = response
         else:
@@ -420,10 +420,11 @@ class ServedConnection:
                 response = await exchange.handling
             except CutShort as cut:
                 await self._send_first_half(exchange, cut.response)
+                log_decisions(exchange.context)
                 raise
-            finally:
-                if exchange.context.decisions is not None:
-                    log_decisions(exchange.context)
+            except BaseException:
+                log_decisions(exchange.context)
+                raise
             self._handled(exchange, response)
         if exchange.pending is not None:
             if self._is_left_to_store(exchange):
@@ -726,6 +727,8 @@ class ServedConnection:
 
     def _end_by(self, error: Exception) -> None:
         """Log an error and end the connection, since no later request can be answered in order."""
+        if self._pending:
+            log_decisions(self._pending[0].context)
         self._log(error)
         self.end()
 

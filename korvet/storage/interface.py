@@ -248,6 +248,13 @@ class PendingResults(ABC, Generic[R]):
 class PendingRead(PendingResults["dict[TopicPartition, ReadResult | KafkaError]"]):
     """A `Log.read`."""
 
+    @abstractmethod
+    def report_ends(self) -> None:
+        """Report the ends of the logs as they were read, to watches that have begun since: no later growth is missed.
+
+        May be called after the results are known.
+        """
+
 
 class PendingAck(PendingResults["dict[TopicPartition, KafkaError | None]"]):
     """A `GroupOffsets.ack`."""
@@ -385,7 +392,10 @@ class Log(ABC):
         max_bytes: int,  # noqa: ARG002
         isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,  # noqa: ARG002
     ) -> dict[TopicPartition, ReadResult | KafkaError] | PendingRead | None:
-        """Read as `read` does if that needs no wait before the store is asked. Return None otherwise."""
+        """Read as `read` does if that needs no wait before the store is asked. Return None otherwise.
+
+        If results are returned, a watch that begins before the next checkpoint misses no later growth.
+        """
         return None
 
     @abstractmethod

@@ -328,13 +328,14 @@ async def test_waiting_fetch_reads_only_partitions_that_have_grown(
     broker: Broker, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create(broker, partitions=2)
-    read, seen = broker._storage.read, []
+    read, seen = broker._storage.try_read, []
 
     async def noted(requests: Any, **options: Any) -> Any:
         seen.append(list(requests))
-        return await read(requests, **options)
+        return read(requests, **options)
 
     monkeypatch.setattr(broker._storage, "read", noted)
+    monkeypatch.setattr(broker._storage, "try_read", lambda *_, **__: None)
 
     async def append_later() -> None:
         for tp in (T1, T0):
@@ -353,15 +354,16 @@ async def test_read_in_progress_at_the_deadline_is_returned(
     broker: Broker, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create(broker)
-    read, seen = broker._storage.read, []
+    read, seen = broker._storage.try_read, []
 
     async def slow(requests: Any, **options: Any) -> Any:
         seen.append(trio.current_time())
         if len(seen) == 2:
             await trio.sleep(1)
-        return await read(requests, **options)
+        return read(requests, **options)
 
     monkeypatch.setattr(broker._storage, "read", slow)
+    monkeypatch.setattr(broker._storage, "try_read", lambda *_, **__: None)
 
     async def append_late() -> None:
         await trio.sleep(4.5)

@@ -89,6 +89,7 @@ class PartitionRead:
     buffers: list[Buffer] = field(factory=list)  # of whole batches
     offsets: LogOffsets | None = None
     taken: bytes = b""  # the ID of the last entry in `buffers`
+    end_id: bytes = b""  # the next ID in the state that was read last; empty before that
     is_cut: bool = False
     ahead: Pending | None = None  # a later slice that was requested, and not received yet
     is_committed: bool = field(default=False, kw_only=True)  # `read_committed`
@@ -508,6 +509,7 @@ class Reader:
             self._is_settled(read, state, entries) or read.attempts >= SETTLING_ATTEMPTS
         ):
             return None
+        read.end_id = state.next_id
         partition.note(state.leader_epoch, state.next_id)
         self.ends_at(partition.keys.stream, state.next_id)
         if len(rest) > 1:
@@ -700,16 +702,15 @@ class StartedRead(PendingRead):
     def _answered(self, pending: Pending) -> None:
         self.reader.limits.remove(self._expire)
         self._replies = pending.reply
-        self._notify()
+        if (call := self._call) is not None:
+            self._call = None
+            call()
 
     def _expire(self) -> None:
         """End the wait for a server that does not answer."""
         self._results = dict.fromkeys(self.requests, self.reader.redis.absence())
-        self._notify()
-
-    def _notify(self) -> None:
-        call, self._call = self._call, None
-        if call is not None:
+        if (call := self._call) is not None:
+            self._call = None
             call()
 
     def notify(self, call: Callable[[], None]) -> bool:
@@ -723,8 +724,9 @@ class StartedRead(PendingRead):
             return self._results or None
         slices = executed_of(self._replies, self.ends)
         self._replies = ()
-        if any(isinstance(each, Exception) for each in slices):
-            return None
+        for each in slices:
+            if isinstance(each, Exception):
+                return None
         self._slices = slices
         self._left = self.reader.finish_now(self.wave, slices, self.max_bytes, self._results)
         return self._results if len(self._results) == len(self.requests) else None
@@ -745,6 +747,11 @@ class StartedRead(PendingRead):
             self.wave, self._slices, self.requests, self.max_bytes, self._left, self._results
         )
         return {tp: self._results[tp] for tp in self.requests}
+
+    def report_ends(self) -> None:
+        for read in self.wave:
+            if read.end_id:
+                self.reader.ends_at(read.partition.keys.stream, read.end_id)
 
     def abandon(self) -> None:
         self._call = None
