@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from typing import ClassVar
 
 import trio
@@ -259,10 +258,10 @@ class GroupCoordinator:
         held = self.runtime.at_rest(group_id, now_ms) if self.routing.is_own(group_id) else None
         if held is None or not isinstance(group := held.machine.group, ClassicGroup):
             return False
-        with suppress(FencedInstanceId):  # the runtime confirms it in `heartbeat`
-            group.heartbeat(member_id, group_instance_id, generation_id, now_ms)
-            return True
-        return False
+        if group.may_be_fenced(member_id, group_instance_id):
+            return False  # the runtime confirms it in `heartbeat`
+        group.heartbeat(member_id, group_instance_id, generation_id, now_ms)
+        return True
 
     @VERBS.add()
     async def leave(self, group_id: str, leaving: Sequence[Leave]) -> list[ErrorCode]:
@@ -465,10 +464,9 @@ class GroupCoordinator:
         held = self.runtime.at_rest(group_id, now_ms) if self.routing.runs_here(group_id) else None
         if held is None or not held.exists or not isinstance(group := held.machine.group, ClassicGroup):
             return None
-        try:
-            group.check_commit(member_id, group_instance_id, generation_id, now_ms)
-        except FencedInstanceId:
+        if group.may_be_fenced(member_id, group_instance_id):
             return None  # the runtime confirms it in `commit`
+        group.check_commit(member_id, group_instance_id, generation_id, now_ms)
         outcomes = self.storage.try_ack(
             group_id, offsets, generation_id=_fence(held, generation_id), coordinator_epoch=held.epoch
         )
