@@ -738,8 +738,8 @@ class StartedRead(PendingRead):
                 await answered.wait()
             finally:
                 self.abandon()
-            if (results := self.known_results()) is not None:
-                return results
+        if not self._slices and (results := self.known_results()) is not None:
+            return results
         if not self._slices:
             committed = self.wave[0].is_committed
             return await self.reader.read(self.requests, self.max_bytes, is_committed=committed)
