@@ -3,8 +3,8 @@
 Behaviour: the response has whole record batches, starting with the one that contains the offset, in the order of the
 request's partitions, within `max_bytes` (and `fetch.max.bytes`) and each partition's limit. The first batch is returned
 regardless of its size, so that consumers make progress. If there are fewer bytes than `min_bytes`, the handler waits up
-to `max_wait_ms` for the partitions to grow; it returns errors immediately. It watches the partitions before it reads
-them, so that it misses no append in between and does not poll. Records are never null in the response, only empty.
+to `max_wait_ms` for the partitions to grow; it returns errors immediately. It watches the partitions from the read on,
+so that it misses no append in between and does not poll. Records are never null in the response, only empty.
 
 At `isolation_level` read_committed, the response ends at the last stable offset, and lists the aborted transactions
 that have records in it: consumers drop these. The response has the last stable offset at both levels.

@@ -346,7 +346,7 @@ class ServedConnection:
         self._has_waited = True
         if self.session is not None and self.session.has_expired(request.api.key):
             raise Disconnect("its session has expired, and it does not authenticate again")
-        if self._is_held_up(exchange):
+        if self._pending and self._is_held_up(exchange):
             return
         self._handle(exchange)
         if exchange.handling is not None or request.frame_size > LARGE_FRAME:
@@ -357,8 +357,8 @@ class ServedConnection:
             self._has_waited = False
 
     def _is_held_up(self, exchange: Exchange) -> bool:
-        """Return True if earlier requests have to be answered before this one is handled."""
-        return bool(self._pending) and not (exchange.is_produce and self._pending[0].is_produce)
+        """Return True if the pending requests have to be answered before this one is handled."""
+        return not (exchange.is_produce and self._pending[0].is_produce)
 
     def _is_left_to_store(self, exchange: Exchange) -> bool:
         """Return True if the store notifies when the current exchange, of a small request, can be answered."""
@@ -410,7 +410,7 @@ class ServedConnection:
     async def _serve(self, exchange: Exchange) -> None:
         """Go on with the current request: wait for what has to be waited for, or leave that to the responder."""
         request = exchange.request
-        if self._is_held_up(exchange):
+        if self._pending and self._is_held_up(exchange):
             await self._until_nothing_is_pending()
             self.receiver.queued_s += monotonic() - exchange.began
         if not exchange.is_handled:
@@ -586,13 +586,10 @@ class ServedConnection:
         if isinstance(response, CoroutineType):
             exchange.rest = response
             return False
-        self._take_response(exchange, response)
-        return True
-
-    def _take_response(self, exchange: Exchange, response: object) -> None:
         exchange.response = response
         if self.shared.broker.counters.is_counting:
             exchange.answered_at = monotonic()
+        return True
 
     def _end_first(self) -> None:
         """Remove the first pending exchange, which was answered."""
@@ -608,9 +605,11 @@ class ServedConnection:
                 exchange.rest is not None or not self._takes_known_response(exchange)
             ):
                 assert exchange.rest is not None  # noqa: S101  it is what has to be waited for
-                self._take_response(exchange, await exchange.rest)
+                exchange.response = await exchange.rest
+                exchange.answered_at = monotonic()
         elif exchange.pending is not None:
-            self._take_response(exchange, await exchange.pending.wait())
+            exchange.response = await exchange.pending.wait()
+            exchange.answered_at = monotonic()
         if exchange.unsent is None:
             buffers = None
             if request.frame_size > LARGE_FRAME:
