@@ -22,6 +22,7 @@ import korvet
 from bench.groups import commit_request
 from bench.processes import SYSTEMS, storage_of, temporary_folder
 from korvet.cli.broker_settings import read_config
+from korvet.handlers import APIS
 from korvet.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from korvet.protocol.record_batch import build_batch
 from korvet.server.assembly import open_server
@@ -119,6 +120,8 @@ async def ways(system: str, storage: str) -> dict[str, Way]:
     """Return the shortest way of each request on that storage."""
     config = read_config(None, (), storage=storage, listeners="127.0.0.1:0")
     found: dict[str, Way] = {}
+    for key in APIS:
+        APIS[key]  # otherwise the server imports handlers beside the requests
     async with open_server(config) as server:
         port = server.listeners[0].listener.port
         recorder = Recorder()

@@ -12,10 +12,13 @@ from korvet.broker.broker import Broker, coordinator_error, partition_of
 from korvet.broker.context import RequestContext
 from korvet.concurrency.time_slices import TimeSlices
 from korvet.protocol.errors import KafkaError, OffsetMetadataTooLarge
-from korvet.security.acls import Operation
+from korvet.security.acls import Operation, ResourceType
 from korvet.storage.interface import OffsetAndMetadata, Topic, TopicPartition
 
 Outcomes = dict[TopicPartition, KafkaError | None]
+
+# Limit of the partitions of a request that is handled without a pause.
+PARTITIONS_AT_ONCE = 64
 
 
 class CommittedPartition(Protocol):
@@ -77,6 +80,37 @@ async def sort_commits(
     return commits
 
 
+def sort_commits_now(
+    broker: Broker,
+    context: RequestContext,
+    topics: Sequence[CommittedTopic],
+    topic_ids: Sequence[UUID] | None = None,
+) -> Commits | None:
+    """Do the same for a request of few partitions whose topics are known. Otherwise return None, and do nothing."""
+    known: list[Topic] = []
+    count = 0
+    for number, data in enumerate(topics):
+        topic_id = None if topic_ids is None else topic_ids[number]
+        topic = broker.known_topic(data.name) if topic_id is None else broker.known_topic_by_id(topic_id)
+        count += len(data.partitions)
+        if topic is None or count > PARTITIONS_AT_ONCE:
+            return None
+        known.append(topic)
+    commits = Commits()
+    for data, topic in zip(topics, known, strict=True):
+        try:
+            broker.authorize(context, Operation.READ, ResourceType.TOPIC, topic.name)
+            data.name = topic.name
+            found: Topic | KafkaError = topic
+        except KafkaError as error:
+            if topic_ids is not None:
+                data.name = placeholder(topic.topic_id)
+            found = error
+        for partition in data.partitions:
+            _add(broker, data, partition, found, commits)
+    return commits
+
+
 async def _sort(
     broker: Broker,
     context: RequestContext,
@@ -97,14 +131,25 @@ async def _sort(
     except KafkaError as error:
         topic = coordinator_error(error)
     for partition in data.partitions:
-        try:
-            if isinstance(topic, KafkaError):
-                raise topic
-            tp = partition_of(topic, partition.partition_index)
-            commits.offsets[tp] = _checked(broker, partition)
-        except KafkaError as error:
-            commits.outcomes[TopicPartition(data.name, partition.partition_index)] = error
+        _add(broker, data, partition, topic, commits)
         await time_slices.next()
+
+
+def _add(
+    broker: Broker,
+    data: CommittedTopic,
+    partition: CommittedPartition,
+    topic: Topic | KafkaError,
+    commits: Commits,
+) -> None:
+    """Add a partition to the offsets to commit, or to the outcomes if there is an error, which may be the topic's."""
+    try:
+        if isinstance(topic, KafkaError):
+            raise topic
+        tp = partition_of(topic, partition.partition_index)
+        commits.offsets[tp] = _checked(broker, partition)
+    except KafkaError as error:
+        commits.outcomes[TopicPartition(data.name, partition.partition_index)] = error
 
 
 def _checked(broker: Broker, data: CommittedPartition) -> OffsetAndMetadata:

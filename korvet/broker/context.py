@@ -41,8 +41,8 @@ class CutShort(Disconnect):
 class PendingResponse(ABC):
     """The response to a request whose order relative to later requests is fixed, and whose result is not known yet.
 
-    The server may handle the connection's next request before it waits for the response. It must either wait for the
-    response or abandon it.
+    The server may handle the connection's next Produce before it waits for the response to a Produce. It must either
+    wait for the response or abandon it.
     """
 
     @abstractmethod
@@ -61,7 +61,7 @@ class PendingResponse(ABC):
         return False
 
     def response(self) -> object | None:
-        """Return what `wait` returns, after `call` was called. May be called once."""
+        """Return what `wait` returns, after `call` was called, or a coroutine that does. May be called once."""
         raise NotImplementedError
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from korvet.broker.context import RequestContext
 from korvet.protocol.encoded_batches import EncodedBatches
+from korvet.protocol.steps import Steps
 
 if TYPE_CHECKING:
     from korvet.protocol.connection import Request
@@ -57,8 +58,9 @@ class Counters:
     def stored(self, topic: str, records: int, size: int) -> None:
         """Count an appended batch, with the `size` of the batch in bytes."""
 
-    async def fetched(self, topic: str, batches: EncodedBatches) -> None:
+    def fetched(self, topic: str, batches: EncodedBatches) -> Steps[None]:  # noqa: ARG002
         """Count record batches that a response contains."""
+        yield from ()
 
     # --- Connections ------------------------------------------------------------------------------------
 

@@ -120,11 +120,15 @@ class FetchSession:
         """The rank among sessions that may be evicted; the lowest goes first."""
         return self.is_privileged, self.cached_size, self.session_id
 
-    def update(self, request: FetchRequest) -> None:
-        """Add, change and remove the partitions that a request names."""
+    def add(self, request: FetchRequest) -> None:
+        """Add and change the partitions that a request names."""
         for topic in request.topics:
             for partition in topic.partitions:
                 self._set(topic.topic, topic.topic_id, partition)
+
+    def update(self, request: FetchRequest) -> None:
+        """Add, change and remove the partitions that a request names."""
+        self.add(request)
         for forgotten in request.forgotten_topics_data:
             for number in forgotten.partitions:
                 self._forget(key_of(forgotten.topic, forgotten.topic_id, number))
@@ -297,7 +301,7 @@ class FetchSessions:
         if not self._make_room(size, now, is_privileged=is_privileged):
             return None
         session = FetchSession(self._new_id(), version >= FIRST_VERSION_WITH_IDS, is_privileged, now, now)
-        session.update(request)
+        session.add(request)  # as in Kafka, a full request forgets nothing
         self._touch(session, now)
         return session
 
@@ -369,7 +373,10 @@ class FetchSessions:
 
 def size_of(request: FetchRequest) -> int:
     """Return the number of partitions that a request names."""
-    return sum(len(topic.partitions) for topic in request.topics)
+    size = 0
+    for topic in request.topics:
+        size += len(topic.partitions)
+    return size
 
 
 def next_epoch(epoch: int) -> int:

@@ -122,6 +122,12 @@ class AnswerBudget:
         self._add(difference)
         self.highest = max(self.highest, self.read)
 
+    def exchange(self, reserved: int, difference: int) -> None:
+        """Release the bytes that `reserve` took, and take `difference` more as `change` does."""
+        self._reserved -= reserved
+        self._add(difference - reserved)
+        self.highest = max(self.highest, self.taken - self._reserved)
+
     @property
     def is_waited_for(self) -> bool:
         """True if a response waits for bytes."""

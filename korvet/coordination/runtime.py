@@ -144,7 +144,7 @@ class Held(Generic[M]):
     writes: int = 0  # in flight to the store, permitted by the machine
     _unsent: list[tuple[int, object, Any]] = field(factory=list)  # the save that has each answer's change
     _has_saved: trio.Event = field(factory=trio.Event)
-    _quiet: trio.Event = field(factory=trio.Event)
+    _quiet: trio.Event | None = None  # set when no write is in flight; None if no task waits for that
 
     @property
     def exists(self) -> bool:
@@ -163,18 +163,27 @@ class Held(Generic[M]):
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Count a write to the store while the block runs. The machine, as it was saved, permits it."""
-        self.writes += 1
+        self.begin_write()
         try:
             yield
         finally:
-            self.writes -= 1
-            if not self.writes:
-                self._quiet.set()
-                self._quiet = trio.Event()
+            self.end_write()
+
+    def begin_write(self) -> None:
+        """Count a write, as `writing` does, until `end_write`."""
+        self.writes += 1
+
+    def end_write(self) -> None:
+        """Note that a write has ended."""
+        self.writes -= 1
+        if not self.writes and self._quiet is not None:
+            self._quiet.set()
+            self._quiet = None
 
     async def without_writes(self) -> None:
         """Wait until no write is in flight. The caller prevents new ones."""
         while self.writes:
+            self._quiet = self._quiet or trio.Event()
             await self._quiet.wait()
 
     # --- For the runtime --------------------------------------------------------------------------------
@@ -244,11 +253,11 @@ class Runtime(Generic[M]):
 
     # --- Holding a machine ------------------------------------------------------------------------------
 
-    def at_rest(self, key: str, now_ms: float) -> M | None:
+    def at_rest(self, key: str, now_ms: float) -> Held[M] | None:
         """Return the machine if a call needs neither `hold` nor a save, provided that it leaves nothing to save."""
         held = self.held.get(key)
         if held is not None and held.is_at_rest(now_ms) and self._is_current(held):
-            return held.machine
+            return held
         return None
 
     @asynccontextmanager

@@ -230,6 +230,10 @@ class ClassicGroup:
         member = self._check(member_id, group_instance_id, generation_id)
         self._extend_session(member, now_ms)
 
+    def may_be_fenced(self, member_id: str, group_instance_id: str | None) -> bool:
+        """Return True if a request with these ids may be answered by FencedInstanceId."""
+        return group_instance_id is not None and self._static.get(group_instance_id) != member_id
+
     def is_subscribed(self, topic: str) -> bool:
         """Return True if members subscribe to the topic, or may do so because their subscriptions are unknown."""
         if self.subscribed_topics is None:

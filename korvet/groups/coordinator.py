@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from typing import ClassVar
 
 import trio
@@ -69,7 +68,14 @@ from korvet.protocol.errors import (
     UnknownMemberId,
 )
 from korvet.protocol.text import LONGEST_ID_BYTES, is_longer, quoted
-from korvet.storage.interface import GROUP, OffsetAndMetadata, ProducerTransaction, Storage, TopicPartition
+from korvet.storage.interface import (
+    GROUP,
+    OffsetAndMetadata,
+    PendingAck,
+    ProducerTransaction,
+    Storage,
+    TopicPartition,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -230,15 +236,8 @@ class GroupCoordinator:
         self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int
     ) -> None:
         """Extend a member's session. Raises RebalanceInProgress, and the error if it is not a member."""
-        _check_group_id(group_id)
-        now_ms = current_ms()
-        machine = self.runtime.at_rest(group_id, now_ms)
-        if machine is not None and isinstance(machine.group, ClassicGroup):
-            # The fast path of the most frequent request: it only postpones a deadline, so there is nothing to save and
-            # no answer to send.
-            with suppress(FencedInstanceId):  # the runtime confirms it below
-                machine.group.heartbeat(member_id, group_instance_id, generation_id, now_ms)
-                return
+        if self.heartbeat_now(group_id, member_id, group_instance_id, generation_id):
+            return
         beat = classic_requests.ClassicBeat(member_id, group_instance_id, generation_id)
         async with self.runtime.hold(group_id) as held:
             group = held.machine.group
@@ -248,6 +247,21 @@ class GroupCoordinator:
             topics = await self._topics()
             async with self.runtime.hold(group_id) as held:
                 classic_requests.heartbeat(held.machine.group, beat, topics, current_ms())
+
+    def heartbeat_now(
+        self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int
+    ) -> bool:
+        """Do what `heartbeat` does. Return False, and do nothing, if that has to wait or is for another process."""
+        # The most frequent request only postpones a deadline, so there is nothing to save and no answer to send.
+        _check_group_id(group_id)
+        now_ms = current_ms()
+        held = self.runtime.at_rest(group_id, now_ms) if self.routing.is_own(group_id) else None
+        if held is None or not isinstance(group := held.machine.group, ClassicGroup):
+            return False
+        if group.may_be_fenced(member_id, group_instance_id):
+            return False  # the runtime confirms it in `heartbeat`
+        group.heartbeat(member_id, group_instance_id, generation_id, now_ms)
+        return True
 
     @VERBS.add()
     async def leave(self, group_id: str, leaving: Sequence[Leave]) -> list[ErrorCode]:
@@ -281,10 +295,10 @@ class GroupCoordinator:
         _check_group_id(group_id)
         topics = await self._topics()
         now_ms = current_ms()
-        machine = self.runtime.at_rest(group_id, now_ms)
+        at_rest = self.runtime.at_rest(group_id, now_ms)
         limits = self.consumer_limits(group_id)
-        if machine is not None and isinstance(machine.group, ConsumerGroup):
-            group = machine.group
+        if at_rest is not None and isinstance(at_rest.machine.group, ConsumerGroup):
+            group = at_rest.machine.group
             if (member := steady_member(group, request, topics)) is not None:
                 group.limits = limits
                 group.extend_session(member, now_ms)
@@ -304,9 +318,9 @@ class GroupCoordinator:
         _check_group_id(group_id)
         topics = await self._topics()
         now_ms = current_ms()
-        machine = self.runtime.at_rest(group_id, now_ms)
+        at_rest = self.runtime.at_rest(group_id, now_ms)
         limits = self.share_limits(group_id)
-        group = None if machine is None else machine.group
+        group = None if at_rest is None else at_rest.machine.group
         if isinstance(group, ShareGroup) and group.is_steady(request, topics):
             group.limits = limits
             return ConsumerAnswer(group.heartbeat(request, topics, now_ms), limits.heartbeat_interval_ms)
@@ -430,8 +444,37 @@ class GroupCoordinator:
                 generation_id=_fence(held, generation_id),
                 coordinator_epoch=held.epoch,
             )
-        self._drop_if_replaced(held, outcomes)
+        self.drop_if_replaced(held, outcomes)
         return {**outcomes, **refused}
+
+    def commit_now(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        member_id: str = "",
+        group_instance_id: str | None = None,
+        generation_id: int = NO_GENERATION,
+    ) -> Outcomes | PendingCommit | None:
+        """Commit as `commit` does, in a classic group.
+
+        Return None if something else than the store has to be waited for, or another process runs the group.
+        """
+        now_ms = current_ms()
+        held = self.runtime.at_rest(group_id, now_ms) if self.routing.runs_here(group_id) else None
+        if held is None or not held.exists or not isinstance(group := held.machine.group, ClassicGroup):
+            return None
+        if group.may_be_fenced(member_id, group_instance_id):
+            return None  # the runtime confirms it in `commit`
+        group.check_commit(member_id, group_instance_id, generation_id, now_ms)
+        outcomes = self.storage.try_ack(
+            group_id, offsets, generation_id=_fence(held, generation_id), coordinator_epoch=held.epoch
+        )
+        if isinstance(outcomes, PendingAck):
+            return PendingCommit(self, held, outcomes)
+        if outcomes is not None:
+            self.drop_if_replaced(held, outcomes)
+        return outcomes
 
     @VERBS.add()
     async def stage(
@@ -460,10 +503,10 @@ class GroupCoordinator:
                 generation_id=_fence(held, generation_id),
                 coordinator_epoch=held.epoch,
             )
-        self._drop_if_replaced(held, outcomes)
+        self.drop_if_replaced(held, outcomes)
         return {**outcomes, **refused}
 
-    def _drop_if_replaced(self, held: HeldGroup, outcomes: Outcomes) -> None:
+    def drop_if_replaced(self, held: HeldGroup, outcomes: Outcomes) -> None:
         """Drop the group if the store has refused this broker as its coordinator."""
         if any(isinstance(outcome, NotCoordinator) for outcome in outcomes.values()):
             self.runtime.drop(held)
@@ -634,6 +677,46 @@ class GroupCoordinator:
             return True
         committed_ms = committed.commit_timestamp_ms
         return committed_ms >= 0 and self.clock() - committed_ms >= self._retention_ms
+
+
+@define(eq=False)
+class PendingCommit:
+    """A commit that the store has not answered yet. It counts as a write until it has a result or is abandoned."""
+
+    coordinator: GroupCoordinator
+    held: HeldGroup
+    acking: PendingAck
+    _is_writing: bool = True
+
+    def __attrs_post_init__(self) -> None:
+        self.held.begin_write()
+
+    def known_outcomes(self) -> Outcomes | None:
+        """Return the outcomes after the store has answered, or None if the caller has to `wait` for the rest."""
+        outcomes = self.acking.known_results()
+        return None if outcomes is None else self._ended(outcomes)
+
+    async def wait(self) -> Outcomes:
+        """Wait for the outcomes."""
+        try:
+            return self._ended(await self.acking.wait())
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """End the commit, since no caller waits for it."""
+        self.acking.abandon()
+        self._end_write()
+
+    def _ended(self, outcomes: Outcomes) -> Outcomes:
+        self._end_write()
+        self.coordinator.drop_if_replaced(self.held, outcomes)
+        return outcomes
+
+    def _end_write(self) -> None:
+        if self._is_writing:
+            self._is_writing = False
+            self.held.end_write()
 
 
 def _check_group_id(group_id: str) -> None:

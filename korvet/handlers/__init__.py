@@ -5,8 +5,9 @@ advertises exactly what it serves: clients fall back if an API is missing, and f
 
 `apis_on` leaves out what a store without transactions cannot serve.
 
-A handler is `async def handle(broker, request, context)`. It takes and returns messages of the version that the codec
-has read. It reports errors of a topic, partition or group in its `error_code`, and raises only `Disconnect`.
+A handler is `async def handle(broker, request, context)`, or a plain function that returns the response, a
+PendingResponse, or a coroutine for what has to be waited for. It takes and returns messages of the version that the
+codec has read. It reports errors of a topic, partition or group in its `error_code`, and raises only `Disconnect`.
 
 Handlers and messages are imported on first use, because importing all of them takes a third of a broker's start.
 `Apis.load` imports the rest once the broker serves.

@@ -10,6 +10,9 @@ Versions: static members from v3.
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 from korvet.broker.broker import Broker, coordinator_error
 from korvet.broker.context import RequestContext
 from korvet.protocol.errors import ErrorCode, KafkaError
@@ -17,9 +20,24 @@ from korvet.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatRespon
 from korvet.security.acls import Operation
 
 
-async def handle(broker: Broker, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
+def handle(
+    broker: Broker, request: HeartbeatRequest, context: RequestContext
+) -> HeartbeatResponse | Coroutine[Any, Any, HeartbeatResponse]:
+    """Handle a request. Return the response itself if the group need not be waited for."""
     try:
         group_id = broker.group(context, request.group_id, Operation.READ)
+        if not broker.groups.heartbeat_now(
+            group_id, request.member_id, request.group_instance_id, request.generation_id
+        ):
+            return _heartbeat(broker, request, group_id)
+    except KafkaError as error:
+        return HeartbeatResponse(error_code=coordinator_error(error).error_code)
+    context.success = response = HeartbeatResponse(error_code=ErrorCode.NONE)
+    return response
+
+
+async def _heartbeat(broker: Broker, request: HeartbeatRequest, group_id: str) -> HeartbeatResponse:
+    try:
         await broker.groups.heartbeat(
             group_id, request.member_id, request.group_instance_id, request.generation_id
         )

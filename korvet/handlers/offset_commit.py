@@ -18,10 +18,17 @@ unless a client requests another retention time.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+from uuid import UUID
+
+from attrs import frozen
+
 from korvet.broker.broker import Broker, coordinator_error
-from korvet.broker.commits import Commits, Outcomes, sort_commits
-from korvet.broker.context import RequestContext
+from korvet.broker.commits import Commits, Outcomes, sort_commits, sort_commits_now
+from korvet.broker.context import PendingResponse, RequestContext
 from korvet.concurrency.time_slices import map_in_slices
+from korvet.groups.coordinator import PendingCommit
 from korvet.protocol.errors import ErrorCode, GroupIdNotFound, IllegalGeneration, KafkaError, detached
 from korvet.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -37,24 +44,120 @@ from korvet.storage.interface import TopicPartition
 EPOCH_SINCE, BY_ID_SINCE = 9, 10
 
 
-async def handle(
+def handle(
     broker: Broker, request: OffsetCommitRequest, context: RequestContext
-) -> OffsetCommitResponse:
+) -> Handled | Coroutine[Any, Any, OffsetCommitResponse]:
+    """Handle a request. Return the response itself if nothing but the store has to be waited for."""
     try:
         group_id = broker.group(context, request.group_id, Operation.READ)
     except KafkaError as error:
-        refused = detached(error)
-        return OffsetCommitResponse(
-            topics=await map_in_slices(lambda topic: _refused(topic, refused), request.topics)
-        )
+        return _refuse(request, detached(error))
     ids = [topic.topic_id for topic in request.topics] if context.version >= BY_ID_SINCE else None
-    commits = await sort_commits(broker, context, request.topics, ids)
+    commits = sort_commits_now(broker, context, request.topics, ids)
+    if commits is None:
+        return _sort_and_commit(broker, request, context, group_id, ids)
+    if commits.asked:
+        outcomes = _commit_now(broker, request, context, group_id, commits)
+        if isinstance(outcomes, PendingCommit):
+            return PendingOffsetCommit(request, context, commits, outcomes)
+        if outcomes is None:
+            return _commit_and_respond(broker, request, context, group_id, commits)
+        commits.outcomes |= outcomes
+    return _respond(request, context, commits)
+
+
+@frozen(eq=False)
+class PendingOffsetCommit(PendingResponse):
+    """A commit of few offsets that the store has not answered yet."""
+
+    request: OffsetCommitRequest
+    context: RequestContext
+    commits: Commits
+    committing: PendingCommit
+
+    async def wait(self) -> OffsetCommitResponse:
+        return self._respond(await self.committing.wait())
+
+    def abandon(self) -> None:
+        self.committing.abandon()
+
+    def notify(self, call: Callable[[], None]) -> bool:
+        return self.committing.acking.notify(call)
+
+    def response(self) -> OffsetCommitResponse | Coroutine[Any, Any, OffsetCommitResponse]:
+        outcomes = self.committing.known_outcomes()
+        return self.wait() if outcomes is None else self._respond(outcomes)
+
+    def _respond(self, outcomes: Outcomes) -> OffsetCommitResponse:
+        self.commits.outcomes |= _mapped(outcomes)
+        return _respond(self.request, self.context, self.commits)
+
+
+Handled = OffsetCommitResponse | PendingOffsetCommit
+
+
+def _respond(request: OffsetCommitRequest, context: RequestContext, commits: Commits) -> OffsetCommitResponse:
+    """Return the response to a request with few partitions."""
+    response = OffsetCommitResponse(
+        topics=[_answer(topic, commits.outcomes) for topic in request.topics if topic.partitions]
+    )
+    if not any(commits.outcomes.values()):
+        context.success = response
+    return response
+
+
+async def _sort_and_commit(
+    broker: Broker,
+    request: OffsetCommitRequest,
+    context: RequestContext,
+    group_id: str,
+    topic_ids: Sequence[UUID] | None,
+) -> OffsetCommitResponse:
+    """Handle a request with topics that have to be looked up, or with many partitions."""
+    commits = await sort_commits(broker, context, request.topics, topic_ids)
+    return await _commit_and_respond(broker, request, context, group_id, commits)
+
+
+async def _commit_and_respond(
+    broker: Broker,
+    request: OffsetCommitRequest,
+    context: RequestContext,
+    group_id: str,
+    commits: Commits,
+) -> OffsetCommitResponse:
     outcomes = commits.outcomes
     if commits.asked:
         outcomes |= await _commit(broker, request, context, group_id, commits)
     answered = [topic for topic in request.topics if topic.partitions]
-    topics = await map_in_slices(lambda topic: _answer(topic, outcomes), answered)
-    return OffsetCommitResponse(topics=topics)
+    return OffsetCommitResponse(topics=await map_in_slices(lambda topic: _answer(topic, outcomes), answered))
+
+
+async def _refuse(request: OffsetCommitRequest, error: KafkaError) -> OffsetCommitResponse:
+    """Respond with the error for every partition."""
+    return OffsetCommitResponse(
+        topics=await map_in_slices(lambda topic: _refused(topic, error), request.topics)
+    )
+
+
+def _commit_now(
+    broker: Broker,
+    request: OffsetCommitRequest,
+    context: RequestContext,
+    group_id: str,
+    commits: Commits,
+) -> Outcomes | PendingCommit | None:
+    """Begin what `_commit` does, or return None if something else than the store has to be waited for."""
+    try:
+        outcomes = broker.groups.commit_now(
+            group_id,
+            commits.offsets,
+            member_id=request.member_id,
+            group_instance_id=request.group_instance_id,
+            generation_id=request.generation_id_or_member_epoch,
+        )
+    except KafkaError as error:
+        return _all_refused(context, commits, error)
+    return _mapped(outcomes) if isinstance(outcomes, dict) else outcomes
 
 
 async def _commit(
@@ -74,10 +177,19 @@ async def _commit(
             generation_id=request.generation_id_or_member_epoch,
             has_epoch=context.version >= EPOCH_SINCE,
         )
-    except GroupIdNotFound as error:
-        return dict.fromkeys(commits.asked, error if context.version >= 9 else IllegalGeneration())
     except KafkaError as error:
-        return dict.fromkeys(commits.asked, coordinator_error(error))
+        return _all_refused(context, commits, error)
+    return _mapped(outcomes)
+
+
+def _all_refused(context: RequestContext, commits: Commits, error: KafkaError) -> Outcomes:
+    """Return the outcomes of a commit that is refused as a whole."""
+    if isinstance(error, GroupIdNotFound) and context.version < EPOCH_SINCE:
+        error = IllegalGeneration()
+    return dict.fromkeys(commits.asked, coordinator_error(error))
+
+
+def _mapped(outcomes: Outcomes) -> Outcomes:
     return {tp: error and coordinator_error(error) for tp, error in outcomes.items()}
 
 

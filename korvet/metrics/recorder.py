@@ -15,12 +15,12 @@ from attrs import define, field
 
 from korvet.broker.counters import Counters, TimedExchange
 from korvet.concurrency.histograms import new_histogram, observe
-from korvet.concurrency.time_slices import TimeSlices
 from korvet.metrics import names
 from korvet.metrics.samples import Labels, Samples, Value
 from korvet.protocol.connection import Api
 from korvet.protocol.encoded_batches import EncodedBatches
 from korvet.protocol.response_errors import Find, finder, name_of
+from korvet.protocol.steps import Steps
 
 OTHER = "other"
 UNKNOWN = "unknown"
@@ -37,7 +37,7 @@ SENT = {
     names.TOPIC_SENT_BYTES_TOTAL: "size",
 }
 SLOW_S = 0.001  # the times of all requests that take as long are observed
-BATCHES_BETWEEN_CHECKPOINTS = 500
+BATCHES_A_STEP = 500
 
 
 @define(eq=False)
@@ -189,15 +189,14 @@ class Recorder(Counters):
         counts.batches += 1
         counts.size += size
 
-    async def fetched(self, topic: str, batches: EncodedBatches) -> None:
+    def fetched(self, topic: str, batches: EncodedBatches) -> Steps[None]:
         counts = self._sent.get(topic) or self._new_topic(self._sent, topic)
         counts.size += batches.size
-        time_slices = TimeSlices()
-        for header in batches.headers():
+        for number, header in enumerate(batches.headers(), 1):
             counts.batches += 1
             counts.records += header.records
-            if not counts.batches % BATCHES_BETWEEN_CHECKPOINTS:
-                await time_slices.next()
+            if not number % BATCHES_A_STEP:
+                yield None
 
     def forget_topics(self, existing: Collection[str]) -> None:
         """Remove the counts of topics that do not exist any more, so that new topics are counted by name."""

@@ -4,12 +4,12 @@ One task reads a request, handles it, sends its response, and then reads the nex
 broker does not read from a client that sends faster than it is served. There is one exception. While the response to a
 Produce is pending (`PendingResponse`), the next Produce requests are handled. So the broker decodes the next batch
 while the store appends the previous one. A request other than Produce is not handled until all earlier requests are
-answered.
+answered, and no other one until it is.
 
 Functions without `async` do what takes no wait: `_serve_now` handles a request and sends its response. Other tasks call
 them as well. While the first task waits for a request, the transport calls `_serve_arrived` when bytes have arrived,
-and wakes the first task only if that returns False. If the store can notify, it calls `_known` when the result of a
-Produce is there. A second task, the responder, sends responses that the client has no room for, and waits for the
+and wakes the first task only if that returns False. If the store can notify, it calls `_known` when it has answered. A
+second task, the responder, sends responses that the client has no room for, and waits for the
 results of a store that cannot notify, if the client has sent more.
 
 Both tasks run in the connection's nursery and end with it. Waiting for a request can be cancelled. A request that was
@@ -119,6 +119,7 @@ class Exchange:
     pending: PendingResponse | None = None
     is_notified: bool = False  # `pending` calls `_answer_known` once its response is known
     is_known: bool = False  # it has
+    rest: CoroutineType[Any, Any, object] | None = None  # what remains to be waited for then
     unsent: list[Buffer] | None = None  # the encoded response, or the rest of it
     first_unsent: int = 0  # the index of the first buffer that was not sent whole
     size: int = 0  # of the encoded response, in bytes
@@ -208,6 +209,8 @@ class ServedConnection:
     @property
     def parked(self) -> trio.CancelScope | None:
         """The cancel scope of a wait that ends if the client disconnects: for records, or for a quota. Or None."""
+        if self._pending and (scope := self._pending[0].context.parked) is not None:
+            return scope
         return self._throttled if self._current is None else self._current.context.parked
 
     def overdue(self, now: float, patience: Patience) -> str:
@@ -343,7 +346,7 @@ class ServedConnection:
         self._has_waited = True
         if self.session is not None and self.session.has_expired(request.api.key):
             raise Disconnect("its session has expired, and it does not authenticate again")
-        if self._pending and not exchange.is_produce:
+        if self._pending and self._is_held_up(exchange):
             return
         self._handle(exchange)
         if exchange.handling is not None or request.frame_size > LARGE_FRAME:
@@ -353,12 +356,15 @@ class ServedConnection:
         elif not self._pending and self._answers_now(exchange):
             self._has_waited = False
 
+    def _is_held_up(self, exchange: Exchange) -> bool:
+        """Return True if the pending requests have to be answered before this one is handled."""
+        return not (exchange.is_produce and self._pending[0].is_produce)
+
     def _is_left_to_store(self, exchange: Exchange) -> bool:
-        """Return True if the store notifies when the current exchange, a small Produce, can be answered."""
+        """Return True if the store notifies when the current exchange, of a small request, can be answered."""
         request, pending = exchange.request, exchange.pending
         if (
             pending is None
-            or not exchange.is_produce
             or request.frame_size > LARGE_FRAME
             or self.shared.broker.quotas.measures_times  # it would be the time of the store's task
             or not pending.notify(partial(self._known, exchange))
@@ -382,9 +388,9 @@ class ServedConnection:
         if response is None:
             try:
                 response = request.api.handle(broker, request.body, context)
-            finally:
-                if context.decisions is not None:
-                    log_decisions(context)
+            except BaseException:
+                log_decisions(context)
+                raise
         if isinstance(response, CoroutineType):
             exchange.handling = response
         else:
@@ -392,6 +398,8 @@ class ServedConnection:
 
     def _handled(self, exchange: Exchange, response: object) -> None:
         """Keep what the handler has returned."""
+        if exchange.context.decisions is not None and exchange.is_produce:
+            log_decisions(exchange.context)  # others make further decisions until they have a response
         if isinstance(response, PendingResponse):
             exchange.pending = response
         else:
@@ -402,7 +410,7 @@ class ServedConnection:
     async def _serve(self, exchange: Exchange) -> None:
         """Go on with the current request: wait for what has to be waited for, or leave that to the responder."""
         request = exchange.request
-        if self._pending and not exchange.is_produce:
+        if self._pending and self._is_held_up(exchange):
             await self._until_nothing_is_pending()
             self.receiver.queued_s += monotonic() - exchange.began
         if not exchange.is_handled:
@@ -412,15 +420,16 @@ class ServedConnection:
                 response = await exchange.handling
             except CutShort as cut:
                 await self._send_first_half(exchange, cut.response)
+                log_decisions(exchange.context)
                 raise
-            finally:
-                if exchange.context.decisions is not None:
-                    log_decisions(exchange.context)
+            except BaseException:
+                log_decisions(exchange.context)
+                raise
             self._handled(exchange, response)
-        if exchange.is_produce and exchange.pending is not None:
+        if exchange.pending is not None:
             if self._is_left_to_store(exchange):
                 return
-            if self._pending or self._has_more(request):
+            if exchange.is_produce and (self._pending or self._has_more(request)):
                 await self._respond_later(exchange)
                 return
         if self._pending:
@@ -563,19 +572,24 @@ class ServedConnection:
         pending = self._pending
         try:
             while pending and pending[0].is_known and pending[0].unsent is None and not self._is_ended:
-                self._take_known_response(pending[0])
-                if not self._answers_now(pending[0]):
+                if not (self._takes_known_response(pending[0]) and self._answers_now(pending[0])):
                     self._start_responder()
                     return
                 self._end_first()
         except Exception as error:  # noqa: BLE001  logged
             self._end_by(error)
 
-    def _take_known_response(self, exchange: Exchange) -> None:
+    def _takes_known_response(self, exchange: Exchange) -> bool:
+        """Take the response of a request whose store has answered. Return False if it has to be waited for."""
         assert exchange.pending is not None  # noqa: S101  it has called `_known`
-        exchange.response = exchange.pending.response()
+        response = exchange.pending.response()
+        if isinstance(response, CoroutineType):
+            exchange.rest = response
+            return False
+        exchange.response = response
         if self.shared.broker.counters.is_counting:
             exchange.answered_at = monotonic()
+        return True
 
     def _end_first(self) -> None:
         """Remove the first pending exchange, which was answered."""
@@ -587,12 +601,15 @@ class ServedConnection:
         """Send the response, after waiting for it if it is pending."""
         request = exchange.request
         if exchange.is_known:
-            if exchange.unsent is None:
-                self._take_known_response(exchange)
+            if exchange.unsent is None and (
+                exchange.rest is not None or not self._takes_known_response(exchange)
+            ):
+                assert exchange.rest is not None  # noqa: S101  it is what has to be waited for
+                exchange.response = await exchange.rest
+                exchange.answered_at = monotonic()
         elif exchange.pending is not None:
             exchange.response = await exchange.pending.wait()
-            if self.shared.broker.counters.is_counting:
-                exchange.answered_at = monotonic()
+            exchange.answered_at = monotonic()
         if exchange.unsent is None:
             buffers = None
             if request.frame_size > LARGE_FRAME:
@@ -616,6 +633,8 @@ class ServedConnection:
                 self._throttle(exchange)
             buffers = self.incoming.send(exchange.request, exchange.response)
         counters, context = self.shared.broker.counters, exchange.context
+        if context.decisions is not None:
+            log_decisions(context)
         if counters.is_counting and exchange.response is not context.success:
             counters.failed(exchange.request.api.name, exchange.response)
         exchange.response = context.success = None  # they would keep the buffers that are sent already
@@ -707,6 +726,8 @@ class ServedConnection:
 
     def _end_by(self, error: Exception) -> None:
         """Log an error and end the connection, since no later request can be answered in order."""
+        if self._pending:
+            log_decisions(self._pending[0].context)
         self._log(error)
         self.end()
 
@@ -745,6 +766,8 @@ class ServedConnection:
             shared.ended_last.set()
         shared.memory.budget.give_back(size, exchange.reservation)
         context = exchange.context
+        if context.decisions is not None:
+            log_decisions(context)
         if context.answer_bytes:
             shared.broker.answers.change(-context.answer_bytes)
         if context.objects is not None:
@@ -761,6 +784,8 @@ class ServedConnection:
         for exchange in self._pending if self._current is None else (*self._pending, self._current):
             if exchange.pending is not None:
                 exchange.pending.abandon()
+            if exchange.rest is not None:
+                exchange.rest.close()
             self._release(exchange)
         if self._objects is not None:
             self._objects.end()

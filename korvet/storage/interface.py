@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from types import MappingProxyType
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 from uuid import UUID
 
 import trio
@@ -84,7 +84,9 @@ __all__ = [
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetMapping",
+    "PendingAck",
     "PendingAppend",
+    "PendingRead",
     "ProducerTransaction",
     "ReadRequest",
     "ReadResult",
@@ -164,6 +166,12 @@ class Watch(Protocol):
     def grown(self) -> Collection[TopicPartition]:
         """Return what `wait` would return immediately; nothing if it would wait."""
 
+    def take(self) -> Collection[TopicPartition]:
+        """Return the same, and count it as returned."""
+
+    def expect(self) -> None:
+        """Note from now on growth that no task waits for, too: a later `grown` returns it."""
+
 
 class DocumentWatch(Protocol):
     """A watch for changes of documents. `Storage.watch_documents` creates it; it ends with its `with` block."""
@@ -209,6 +217,47 @@ class PendingAppend(ABC):
     def known_results(self) -> AppendResults:
         """Return the results, after `call` was called."""
         raise NotImplementedError
+
+
+R = TypeVar("R")
+
+
+class PendingResults(ABC, Generic[R]):
+    """A call that a store has not answered yet. The caller must get its results, or abandon it."""
+
+    @abstractmethod
+    def notify(self, call: Callable[[], None]) -> bool:
+        """Call `call` once the store has answered, from any task; it must neither wait nor raise.
+
+        Return False, and never call it, if the caller has to `wait`.
+        """
+
+    @abstractmethod
+    def known_results(self) -> R | None:
+        """Return the results, after `call` was called, or None if the caller has to `wait` for the rest."""
+
+    @abstractmethod
+    async def wait(self) -> R:
+        """Return the results."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Release what the call holds, since no caller waits for it. May be called several times."""
+
+
+class PendingRead(PendingResults["dict[TopicPartition, ReadResult | KafkaError]"]):
+    """A `Log.read`."""
+
+    @abstractmethod
+    def report_ends(self) -> None:
+        """Report the ends of the logs as they were read, to watches that have begun since: no later growth is missed.
+
+        May be called after the results are known.
+        """
+
+
+class PendingAck(PendingResults["dict[TopicPartition, KafkaError | None]"]):
+    """A `GroupOffsets.ack`."""
 
 
 class Log(ABC):
@@ -336,6 +385,19 @@ class Log(ABC):
         Errors: OffsetOutOfRange outside [trimmed_before, high_watermark], UnknownTopicOrPartition.
         """
 
+    def try_read(
+        self,
+        requests: Mapping[TopicPartition, ReadRequest],  # noqa: ARG002  this implementation always has to wait
+        *,
+        max_bytes: int,  # noqa: ARG002
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,  # noqa: ARG002
+    ) -> dict[TopicPartition, ReadResult | KafkaError] | PendingRead | None:
+        """Read as `read` does if that needs no wait before the store is asked. Return None otherwise.
+
+        If results are returned, a watch that begins before the next checkpoint misses no later growth.
+        """
+        return None
+
     @abstractmethod
     def watch(self, tps: Collection[TopicPartition]) -> AbstractContextManager[Watch]:
         """Watch topic-partitions for growth, whichever broker or other client appends to them."""
@@ -416,6 +478,17 @@ class GroupOffsets(ABC):
         IllegalGeneration if the group has a later generation, NotCoordinator if `Documents.fence` has returned a later
         epoch for the group.
         """
+
+    def try_ack(
+        self,
+        group_id: str,  # noqa: ARG002  this implementation always has to wait
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],  # noqa: ARG002
+        *,
+        generation_id: int = -1,  # noqa: ARG002
+        coordinator_epoch: int = -1,  # noqa: ARG002
+    ) -> dict[TopicPartition, KafkaError | None] | PendingAck | None:
+        """Commit as `ack` does if that needs no wait before the store is asked. Return None otherwise."""
+        return None
 
     @abstractmethod
     async def committed(

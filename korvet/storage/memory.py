@@ -117,11 +117,17 @@ class MemoryWatch:
         else:
             self._event = trio.Event()
             await self._event.wait()
-        grown, self._grown = self._grown, set()
-        return grown
+        return self.take()
 
     def grown(self) -> Collection[TopicPartition]:
         return self._grown
+
+    def take(self) -> Collection[TopicPartition]:
+        grown, self._grown = self._grown, set()
+        return grown
+
+    def expect(self) -> None:
+        pass  # every append notifies the watch
 
 
 @define(eq=False)
@@ -335,6 +341,15 @@ class MemoryStorage(Storage):
         max_bytes: int,
         isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, ReadResult | KafkaError]:
+        return self.try_read(requests, max_bytes=max_bytes, isolation_level=isolation_level)
+
+    def try_read(
+        self,
+        requests: Mapping[TopicPartition, ReadRequest],
+        *,
+        max_bytes: int,
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, ReadResult | KafkaError]:
         results: dict[TopicPartition, ReadResult | KafkaError] = {}
         size = 0
         is_committed = isolation_level is IsolationLevel.READ_COMMITTED
@@ -434,6 +449,18 @@ class MemoryStorage(Storage):
     # --- Committed offsets ------------------------------------------------------------------------------
 
     async def ack(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        generation_id: int = -1,
+        coordinator_epoch: int = -1,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        return self._groups.ack(
+            group_id, offsets, generation_id=generation_id, coordinator_epoch=coordinator_epoch
+        )
+
+    def try_ack(
         self,
         group_id: str,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],

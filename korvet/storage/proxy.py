@@ -37,6 +37,8 @@ class StorageProxy(Storage):
 
     # These need no wait, which `call` may have to do. The broker then uses the methods that are forwarded.
     try_append: ClassVar[Any] = Storage.try_append
+    try_read: ClassVar[Any] = Storage.try_read
+    try_ack: ClassVar[Any] = Storage.try_ack
     known_topic: ClassVar[Any] = Storage.known_topic
     known_topic_by_id: ClassVar[Any] = Storage.known_topic_by_id
     append: ClassVar[Any] = forwarded("append")

@@ -23,9 +23,11 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
+from types import TracebackType
+from typing import Self
 from uuid import UUID
 
 import trio
@@ -49,7 +51,9 @@ from korvet.storage.interface import (
     OffsetAndMetadata,
     OffsetAndTimestamp,
     OffsetMapping,
+    PendingAck,
     PendingAppend,
+    PendingRead,
     ProducerTransaction,
     ReadRequest,
     ReadResult,
@@ -59,7 +63,6 @@ from korvet.storage.interface import (
     TopicPartition,
     TransactionResult,
     Transactions,
-    Watch,
 )
 from korvet.storage.redis.append.appender import Appender
 from korvet.storage.redis.append.layouts import StorageLayout
@@ -94,6 +97,7 @@ from korvet.storage.redis.shares import SCRIPTS as SHARE_SCRIPTS
 from korvet.storage.redis.shares import Shares
 from korvet.storage.redis.staged_offsets import SCRIPTS as STAGED_SCRIPTS
 from korvet.storage.redis.staged_offsets import StagedOffsets
+from korvet.storage.redis.time_limits import TimeLimits
 from korvet.storage.shares import (
     Acknowledged,
     Acquired,
@@ -163,18 +167,33 @@ def new_watcher(
     return Watcher(FixedConnections(blocking, server.connection), changes, changed)
 
 
-@frozen
+@frozen(eq=False)
 class PartitionWatch:
-    """A watch on streams, which reports their topic-partitions."""
+    """A watch on streams, which reports their topic-partitions, and the context manager that ends it."""
 
     streams: StreamWatch
     names: Mapping[bytes, TopicPartition]
+
+    def __enter__(self) -> Self:
+        self.streams.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.streams.__exit__(kind, error, traceback)
 
     async def wait(self) -> Collection[TopicPartition]:
         return {self.names[key] for key in await self.streams.wait()}
 
     def grown(self) -> Collection[TopicPartition]:
         return {self.names[key] for key in self.streams.grown}
+
+    def take(self) -> Collection[TopicPartition]:
+        return {self.names[key] for key in self.streams.take()}
+
+    def expect(self) -> None:
+        self.streams.expect()
 
 
 class RedisStreamsStorage(Storage):
@@ -214,6 +233,7 @@ class RedisStreamsStorage(Storage):
         confirmations = Confirmations(redis, nursery, keyspace.replicas, watcher.confirmed, quorum)
         self._confirmations = confirmations
         self.monitor = Monitors(redis, keyspace, allow_eviction, partial(self._changed, None))
+        limits = TimeLimits(nursery)
         self._appender = Appender(
             AppendContext(
                 writer_id,
@@ -225,13 +245,14 @@ class RedisStreamsStorage(Storage):
                 self.monitor.refusal,
                 self.failed_sequences,
                 fsync,
-            )
+            ),
+            limits,
         )
-        self._reader = Reader(redis, partitions, confirmations, watcher.note)
+        self._reader = Reader(redis, partitions, confirmations, watcher.note, limits)
         self._seeker = Seeker(redis, partitions)
         self._producers = Producers(redis, partitions)
         self._compactor = Compactor(redis, partitions)
-        self._groups = Groups(redis, keyspace, partitions, confirmations)
+        self._groups = Groups(redis, keyspace, partitions, confirmations, limits)
         self._staged = StagedOffsets(self._groups)
         self._shares = Shares(redis, partitions, self._reader, confirmations)
         self._documents = Documents(redis, keyspace, confirmations, replicas_of(defaults))
@@ -409,11 +430,19 @@ class RedisStreamsStorage(Storage):
         is_committed = isolation_level is IsolationLevel.READ_COMMITTED
         return await self._reader.read(requests, max_bytes, is_committed=is_committed)
 
-    @contextmanager
-    def watch(self, tps: Collection[TopicPartition]) -> Iterator[Watch]:
+    def try_read(
+        self,
+        requests: Mapping[TopicPartition, ReadRequest],
+        *,
+        max_bytes: int,
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> PendingRead | None:
+        is_committed = isolation_level is IsolationLevel.READ_COMMITTED
+        return self._reader.begin(requests, max_bytes, is_committed=is_committed)
+
+    def watch(self, tps: Collection[TopicPartition]) -> PartitionWatch:
         names = {self._keyspace.stream(tp): tp for tp in tps}
-        with self._watcher.watch(names) as watch:
-            yield PartitionWatch(watch, names)
+        return PartitionWatch(self._watcher.watch(names), names)
 
     async def earliest(self, tp: TopicPartition) -> OffsetAndTimestamp:
         return await self._seeker.earliest(tp)
@@ -498,6 +527,18 @@ class RedisStreamsStorage(Storage):
         coordinator_epoch: int = -1,
     ) -> dict[TopicPartition, KafkaError | None]:
         return await self._groups.ack(
+            group_id, offsets, generation_id=generation_id, coordinator_epoch=coordinator_epoch
+        )
+
+    def try_ack(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        generation_id: int = -1,
+        coordinator_epoch: int = -1,
+    ) -> PendingAck | None:
+        return self._groups.begin_ack(
             group_id, offsets, generation_id=generation_id, coordinator_epoch=coordinator_epoch
         )
 

@@ -43,6 +43,7 @@ from korvet.storage.interface import (
     Marker,
     OffsetAndTimestamp,
     PendingAppend,
+    PendingRead,
     ReadRequest,
     ReadResult,
     Storage,
@@ -191,6 +192,18 @@ class Tiers:
             elif isinstance(result, ReadResult):
                 results[tp] = self._with_start(tp, result)
         return results
+
+    def try_read(
+        self,
+        requests: Mapping[TopicPartition, ReadRequest],
+        *,
+        max_bytes: int,
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, ReadResult | KafkaError] | PendingRead | None:
+        """Read as `Storage.try_read` does, if there are only logs in storage. Return None otherwise."""
+        if self.remote is not None:
+            return None
+        return self._storage.try_read(requests, max_bytes=max_bytes, isolation_level=isolation_level)
 
     async def _read_archived(
         self,

@@ -127,6 +127,8 @@ class SlowAppend(PendingAppend):
 # Methods that a storage with one of these methods replaced leaves to it.
 WITHOUT_WAITING = {
     "try_append": {"append", "begin_append"},
+    "try_read": {"read"},
+    "try_ack": {"ack"},
     "known_topic": {"topic"},
     "known_topic_by_id": {"topic_by_id"},
 }

@@ -8,6 +8,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from korvet.broker.broker import Broker
+from korvet.broker.context import handled
 from korvet.broker.limits import SMALLEST_ANSWER_BYTES
 from korvet.handlers import APIS
 from korvet.protocol.errors import ErrorCode
@@ -327,13 +328,14 @@ async def test_waiting_fetch_reads_only_partitions_that_have_grown(
     broker: Broker, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create(broker, partitions=2)
-    read, seen = broker._storage.read, []
+    read, seen = broker._storage.try_read, []
 
     async def noted(requests: Any, **options: Any) -> Any:
         seen.append(list(requests))
-        return await read(requests, **options)
+        return read(requests, **options)
 
     monkeypatch.setattr(broker._storage, "read", noted)
+    monkeypatch.setattr(broker._storage, "try_read", lambda *_, **__: None)
 
     async def append_later() -> None:
         for tp in (T1, T0):
@@ -352,15 +354,16 @@ async def test_read_in_progress_at_the_deadline_is_returned(
     broker: Broker, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create(broker)
-    read, seen = broker._storage.read, []
+    read, seen = broker._storage.try_read, []
 
     async def slow(requests: Any, **options: Any) -> Any:
         seen.append(trio.current_time())
         if len(seen) == 2:
             await trio.sleep(1)
-        return await read(requests, **options)
+        return read(requests, **options)
 
     monkeypatch.setattr(broker._storage, "read", slow)
+    monkeypatch.setattr(broker._storage, "try_read", lambda *_, **__: None)
 
     async def append_late() -> None:
         await trio.sleep(4.5)
@@ -691,7 +694,9 @@ async def test_response_is_smaller_when_little_of_the_byte_budget_remains() -> N
     for _ in range(8):
         await append(broker, T0, b"x" * (SMALLEST_ANSWER_BYTES // 2 - 200))
     seen = context(12)
-    answer = await APIS[1].handle(broker, request({T0: 0}, min_bytes=1_000_000, wait_ms=60_000), seen)
+    answer = await handled(
+        APIS[1].handle(broker, request({T0: 0}, min_bytes=1_000_000, wait_ms=60_000), seen)
+    )
     size = sum(map(len, answer.responses[0].partitions[0].records))
 
     assert SMALLEST_ANSWER_BYTES // 2 < size <= SMALLEST_ANSWER_BYTES

@@ -100,9 +100,9 @@ async def test_fetch_reads_only_partitions_that_have_changed() -> None:
     reads: list[list[TopicPartition]] = []
 
     class Recording(MemoryStorage):
-        async def read(self, requests: Any, **options: Any) -> Any:
+        def try_read(self, requests: Any, **options: Any) -> Any:
             reads.append(list(requests))
-            return await super().read(requests, **options)
+            return super().try_read(requests, **options)
 
     broker = await new_broker(Recording())
     await create(broker, partitions=4)

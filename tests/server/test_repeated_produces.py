@@ -6,8 +6,6 @@ of the log, spans, and when the connection is closed.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
 from uuid import UUID
@@ -17,18 +15,8 @@ import trio
 from attrs import define, evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from trio.testing import MockClock
 
-from korvet.broker.broker import Broker, open_broker
-from korvet.broker.limits import ByteBudget
-from korvet.config import Config
-from korvet.faults.injection import Faults
-from korvet.handlers import APIS
-from korvet.metrics import names
-from korvet.metrics.recorder import Recorder
 from korvet.protocol.compression import Codec
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.frames import FrameReader
@@ -41,50 +29,23 @@ from korvet.protocol.messages.produce import (
 from korvet.protocol.record_batch import build_batch
 from korvet.protocol.repeated_produce import RepeatedProduce
 from korvet.protocol.requests import decode_response, encode_request
-from korvet.protocol.wrapped_apis import WrappedApis
-from korvet.security.acls import Acl, Operation, PatternType, Permission, ResourceType
-from korvet.security.authorizer import STANDARD
-from korvet.security.session import ANONYMOUS
-from korvet.server.connection import ServedConnection, Shared
-from korvet.server.receiving import RequestMemory
-from korvet.storage.interface import TopicPartition
-from korvet.storage.memory import MemoryStorage
-from korvet.testing.records import records_from
-from korvet.tracing.requests import RequestSpans
-from tests.handlers.quotas import set_quotas
-from tests.server.transport import FakeTransport
-
-NOW_MS = 1_700_000_000_000
-LONGEST_WAIT_S = 3600.0
-TOPICS = {
-    "plain": {},
-    "compacted": {"cleanup.policy": "compact"},
-    "stamped": {"message.timestamp.type": "LogAppendTime"},
-    "recent": {"message.timestamp.before.max.ms": "1000"},
-    "small": {"max.message.bytes": "100"},
-    "unchecked": {"record.validation": "batch"},
-    "replicated": {"min.insync.replicas": "2"},
-}
-NAMES = (*TOPICS, "missing", "denied", "__consumer_offsets")
-IDS = {name: UUID(int=number) for number, name in enumerate(TOPICS, 1)}
-
-
-@define
-class Served:
-    """A broker with one connection."""
-
-    broker: Broker
-    connection: ServedConnection
-    transport: FakeTransport
-    never_compares: bool
-
-    async def ask(self, frame: bytes) -> None:
-        """Send a frame, and wait until the broker waits for the next one, or has closed the connection."""
-        incoming = self.connection.incoming
-        if self.never_compares:
-            incoming._repeated, incoming._likeness, incoming._alike = None, None, 0
-        self.transport.arrive(frame)
-        await trio.sleep(LONGEST_WAIT_S)
+from tests.server.ways import (
+    IDS,
+    NAMES,
+    NOW_MS,
+    TOPICS,
+    Alter,
+    Delete,
+    Deny,
+    Leave,
+    Limit,
+    Outcome,
+    Served,
+    Step,
+    Way,
+    outcome_of,
+    outcomes,
+)
 
 
 @define
@@ -119,162 +80,9 @@ class Produce:
         return bytes(frame)
 
 
-@define
-class Delete:
-    """Another client deletes a topic."""
-
-    topic: str
-
-    async def apply(self, served: Served) -> None:
-        topics = {each.name: each for each in await served.broker.all_topics()}
-        if self.topic in topics:
-            await served.broker.delete_topic(topics[self.topic])
-
-
-@define
-class Alter:
-    """Another client alters a topic's settings."""
-
-    topic: str
-    settings: dict[str, str]
-
-    async def apply(self, served: Served) -> None:
-        topics = {each.name: each for each in await served.broker.all_topics()}
-        if self.topic in topics:
-            await served.broker.alter_topic(topics[self.topic], partitions=None, settings=self.settings)
-
-
-@define
-class Deny:
-    """Another client adds or removes ACLs that deny topics to every client."""
-
-    topics: Sequence[str]
-
-    async def apply(self, served: Served) -> None:
-        assert served.broker.authorization is not None
-        served.broker.authorization.authorizer.acls_changed(
-            [
-                Acl(
-                    ResourceType.TOPIC,
-                    PatternType.LITERAL,
-                    topic,
-                    ANONYMOUS,
-                    "*",
-                    Operation.WRITE,
-                    Permission.DENY,
-                )
-                for topic in (*self.topics, "denied")
-            ]
-        )
-
-
-@define
-class Leave:
-    """The broker begins to leave the cluster, so that it leads no partition."""
-
-    async def apply(self, served: Served) -> None:
-        served.broker.membership.is_leaving = True
-
-
-@define
-class Limit:
-    """Another client sets quotas, in bytes per second and in percent of a processor."""
-
-    bytes_per_second: float
-
-    async def apply(self, served: Served) -> None:
-        await set_quotas(
-            served.broker,
-            {"client-id": "me"},
-            producer_byte_rate=self.bytes_per_second,
-            request_percentage=1e9,
-        )
-
-
-Step = Produce | Delete | Alter | Deny | Leave | Limit
-
-
-@define
-class Outcome:
-    """Everything that is visible after all steps."""
-
-    sent: bytes
-    is_closed: bool
-    records: dict[str, Any]
-    samples: dict[str, Any]
-    lines: list[tuple[str, str]]
-    spans: list[Any]
-
-
-class Lines(logging.Handler):
-    """Collects lines of the log."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.lines: list[tuple[str, str]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append((record.name, record.getMessage()))
-
-
-async def outcome_of(steps: Sequence[Step], *, never_compares: bool) -> Outcome:
-    """Return the outcome on a broker with metrics, an authorizer, an audit log, traces and a table of faults."""
-    ids = iter(IDS.values())
-    with patch("korvet.storage.memory.uuid4", lambda: next(ids)):
-        storage = MemoryStorage(clock=lambda: NOW_MS)
-        for name, given_settings in TOPICS.items():
-            await storage.create_topic(name, 2, given_settings)
-    recorder = Recorder(100)
-    config = Config(authorizer_class_name=STANDARD, allow_everyone_if_no_acl_found=True)
-    broker = await open_broker(storage, config, counters=recorder, clock=lambda: NOW_MS)
-    transport = FakeTransport()
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracer = provider.get_tracer("test")
-    apis = Faults().apis(WrappedApis(APIS, lambda api: RequestSpans(tracer, api).handle))
-    shared = Shared(broker, apis, RequestMemory(ByteBudget(-1)))
-    connection = ServedConnection(transport, "127.0.0.1:5", "PLAINTEXT", shared)
-    served = Served(broker, connection, transport, never_compares)
-    lines = Lines()
-    logger = logging.getLogger("korvet")
-    logger.addHandler(lines)
-    level = logger.level
-    logger.setLevel(logging.DEBUG)
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(connection.serve)
-            await Deny(()).apply(served)
-            for step in steps:
-                await step.apply(served)
-            is_closed = transport.is_closed
-            connection.end()
-    finally:
-        logger.removeHandler(lines)
-        logger.setLevel(level)
-    records = {
-        f"{topic.name}-{number}": await records_from(storage, TopicPartition(topic.name, number))
-        for topic in await broker.all_topics()
-        for number in range(topic.partitions)
-    }
-    samples = {**recorder.samples()}
-    times = samples.pop(names.REQUEST_PHASE_SECONDS)
-    samples["times"] = {labels: sum(values[:-1]) for labels, values in times.items() if labels[1] == "sent"}
-    budgets = {"requests": shared.memory.budget.taken, "progress": repr(connection)}
-    spans = [(each.name, each.attributes, each.status.status_code) for each in exporter.get_finished_spans()]
-    return Outcome(bytes(transport.sent), is_closed, records, samples | budgets, lines.lines, spans)
-
-
 def both(*steps: Step) -> Outcome:
     """Return the outcome of the steps, which is the same without comparisons."""
-    compared, plain = (
-        trio.run(
-            lambda never=never: outcome_of(steps, never_compares=never),
-            clock=MockClock(autojump_threshold=0),
-        )
-        for never in (False, True)
-    )
-    assert plain == compared
-    return compared
+    return outcomes(*steps, ways=[Way.AS_SERVED, Way.NEVER_COMPARES], is_wrapped=True)
 
 
 def batch(value: bytes = b"v", *, timestamp: int = NOW_MS, **options: Any) -> bytes:
@@ -396,7 +204,7 @@ def test_duplicates_and_gaps_of_an_idempotent_producer() -> None:
 def test_requests_are_decoded_by_comparison_with_all_options() -> None:
     with patch.object(RepeatedProduce, "encode", autospec=True, side_effect=RepeatedProduce.encode) as encode:
         outcome = trio.run(
-            lambda: outcome_of([Limit(1e9), *WARM, *WARM], never_compares=False),
+            lambda: outcome_of([Limit(1e9), *WARM, *WARM], Way.AS_SERVED, is_wrapped=True),
             clock=MockClock(autojump_threshold=0),
         )
 

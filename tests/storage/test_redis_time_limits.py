@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from korvet.concurrency.background import background_nursery
-from korvet.storage.redis.append.time_limits import INTERVAL_S, TimeLimits
+from korvet.storage.redis.time_limits import INTERVAL_S, TimeLimits
 
 
 @pytest.fixture

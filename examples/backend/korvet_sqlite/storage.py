@@ -164,11 +164,17 @@ class GrowthWatch:
 
     async def wait(self) -> Collection[TopicPartition]:
         await self._has_grown.wait()
-        grown, self._grown, self._has_grown = self._grown, set(), trio.Event()
-        return grown
+        return self.take()
 
     def grown(self) -> Collection[TopicPartition]:
         return self._grown
+
+    def take(self) -> Collection[TopicPartition]:
+        grown, self._grown, self._has_grown = self._grown, set(), trio.Event()
+        return grown
+
+    def expect(self) -> None:
+        pass  # every change notifies the watch
 
 
 def transaction(

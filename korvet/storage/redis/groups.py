@@ -25,15 +25,15 @@ from contextlib import suppress
 from typing import cast
 
 import trio
-from attrs import define
+from attrs import define, field
 
 from korvet.concurrency.time_slices import TimeSlices
 from korvet.protocol.errors import IllegalGeneration, KafkaError, NotCoordinator, UnknownTopicOrPartition
-from korvet.storage.interface import OffsetAndMetadata, Topic, TopicPartition
+from korvet.storage.interface import OffsetAndMetadata, PendingAck, Topic, TopicPartition
 from korvet.storage.offsets import MAX_OFFSET, OffsetMapper
 from korvet.storage.redis.catalogue import partitions_of
 from korvet.storage.redis.client.caller import RedisCaller
-from korvet.storage.redis.client.connection import Script, ScriptCall
+from korvet.storage.redis.client.connection import NotConnected, Pending, RedisConnection, Script, ScriptCall
 from korvet.storage.redis.client.replies import Argument, Command, Reply, as_map
 from korvet.storage.redis.failover.confirmations import Confirmations
 from korvet.storage.redis.keys import STATE_EARLIEST, STATE_START, STATE_TOPIC, Keyspace
@@ -41,6 +41,7 @@ from korvet.storage.redis.partition import Partition
 from korvet.storage.redis.partitions import Partitions
 from korvet.storage.redis.read.entries import last_offset_delta, whole_batch
 from korvet.storage.redis.scripts import joined, partition_script
+from korvet.storage.redis.time_limits import TimeLimits
 
 COMMIT = joined("staged", "commit")
 FOLLOW = partition_script("follow")
@@ -67,6 +68,7 @@ class Groups:
     keyspace: Keyspace
     partitions: Partitions
     confirmations: Confirmations | None = None
+    limits: TimeLimits | None = None  # of started commits
 
     # --- Commit -----------------------------------------------------------------------------------------
 
@@ -88,6 +90,26 @@ class Groups:
                 return results | dict.fromkeys((partition.tp for partition in found), error)
             await self.follow(group_id, found, results)
         return results
+
+    def begin_ack(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        generation_id: int,
+        coordinator_epoch: int,
+    ) -> StartedAck | None:
+        """Begin `ack` if the partitions are known, and only one server is needed, which has no replica to wait for."""
+        found: dict[Partition, OffsetAndMetadata] = {}
+        for tp, offset in offsets.items():
+            partition = self.partitions.known(tp)
+            if partition is None:
+                return None
+            found[partition] = offset
+        if not found or self.limits is None or self.redis.address.nodes or self._waits_for_replicas:
+            return None
+        started = StartedAck(self, self.limits, group_id, found, generation_id, coordinator_epoch)
+        return started if started.send() else None
 
     async def find_each(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -112,9 +134,23 @@ class Groups:
         """
         key = self.keyspace.group(group_id)
         run_id = self.redis.run_id(key)
-        note_group = (b"SADD", self.keyspace.groups, group_id)
-        commands = [script.command([key], arguments), note_group]
+        commands = self.fenced_commands(group_id, script, arguments)
         replies = await self.redis.pipeline(commands, repeatable=True, scripts=(script,))
+        answer = self.fenced_answer(group_id, replies, generation_id)
+        await self.wait_replicated(key, run_id)
+        return answer
+
+    def fenced_commands(
+        self, group_id: str, script: Script, arguments: Sequence[Argument]
+    ) -> tuple[Command, Command]:
+        """Return the commands of `run_fenced`."""
+        return (
+            script.command([self.keyspace.group(group_id)], arguments),
+            (b"SADD", self.keyspace.groups, group_id),
+        )
+
+    def fenced_answer(self, group_id: str, replies: Sequence[Reply], generation_id: int) -> Sequence[bytes]:
+        """Return the script's answer in the replies to `fenced_commands`. Raises as `run_fenced` does."""
         answer, _ = map(self.checked, replies)
         status, *details = cast(Sequence[bytes], answer)
         if status == b"replaced":
@@ -123,8 +159,13 @@ class Groups:
             raise IllegalGeneration(
                 f"group {group_id} is in generation {int(details[0])}, and this is of {generation_id}"
             )
-        await self.wait_replicated(key, run_id)
         return status, *details
+
+    @property
+    def _waits_for_replicas(self) -> bool:
+        """True if `wait_replicated` may wait."""
+        needed = self.partitions.defaults.topic_config.min_insync_replicas - 1
+        return self.confirmations is not None and self.confirmations.waits_for(needed)
 
     async def wait_replicated(self, key: bytes, run_id: bytes) -> None:
         """Wait until as many replicas have what was written as the broker's `min.insync.replicas` requires."""
@@ -160,6 +201,13 @@ class Groups:
                 )
         except KafkaError as error:
             results[partition.tp] = error
+
+    @staticmethod
+    def follow_command(run_id: bytes, group_id: str, partition: Partition, offset: int) -> Command:
+        """Return the call that lets a Redis consumer group follow."""
+        own = (group_id, partition.mapper.entry_id_before(offset))
+        keys = (*partition.keys.log, *partition.keys.followed)
+        return FOLLOW.command(keys, partition.arguments(run_id, *own))
 
     # --- Committed --------------------------------------------------------------------------------------
 
@@ -337,6 +385,118 @@ class Groups:
             ]
             for reply in await self.redis.run_all(calls):
                 self.checked(reply)
+
+
+@define(eq=False)
+class StartedAck(PendingAck):
+    """A commit of which the first commands were sent. The task that reads their replies sends the others."""
+
+    groups: Groups
+    limits: TimeLimits
+    group_id: str
+    offsets: Mapping[Partition, OffsetAndMetadata]
+    generation_id: int
+    coordinator_epoch: int
+    _call: Callable[[], None] | None = None  # once the replies are there
+    _is_answered: bool = False
+    _results: dict[TopicPartition, KafkaError | None] | None = None  # None if the commit has to be repeated
+    _unfollowed: list[Partition] = field(factory=list)  # of which the Redis consumer group has not followed
+
+    def send(self) -> bool:
+        """Send the first commands. Return False if there is no connection."""
+        groups = self.groups
+        arguments = (self.generation_id, self.coordinator_epoch, *arguments_of(self.offsets, field_of))
+        commands = groups.fenced_commands(self.group_id, COMMIT, arguments)
+        try:
+            self._connection.send_all(commands, notify=self._committed, scripts=(COMMIT,))
+        except NotConnected:
+            return False
+        return self.limits.add(self._expire, trio.current_time() + groups.redis.patience_s)
+
+    @property
+    def _connection(self) -> RedisConnection:
+        return self.groups.redis.server_of(self.groups.keyspace.groups).connection
+
+    def _committed(self, pending: Pending) -> None:
+        replies = pending.reply
+        if self._is_answered or not isinstance(replies, list):
+            self._answer()
+            return
+        tps = [partition.tp for partition in self.offsets]
+        try:
+            self.groups.fenced_answer(self.group_id, replies, self.generation_id)
+        except KafkaError as error:
+            self._results = dict.fromkeys(tps, error)
+            self._answer()
+            return
+        self._results = dict.fromkeys(tps)
+        connection = self._connection
+        commands = [
+            self.groups.follow_command(connection.run_id, self.group_id, partition, offset.offset)
+            for partition, offset in self.offsets.items()
+        ]
+        try:
+            connection.send_all(commands, notify=self._followed, scripts=(FOLLOW,))
+        except NotConnected:
+            self._unfollowed = [*self.offsets]
+            self._answer()
+
+    def _followed(self, pending: Pending) -> None:
+        if self._is_answered:
+            return
+        replies = pending.reply
+        if isinstance(replies, list):
+            followed = zip(self.offsets, replies, strict=True)
+            self._unfollowed = [partition for partition, reply in followed if reply != [b"ok"]]
+        else:
+            self._unfollowed = [*self.offsets]
+        self._answer()
+
+    def _expire(self) -> None:
+        """End the wait for a server that does not answer."""
+        error = self.groups.redis.absence()
+        self._results = dict.fromkeys([partition.tp for partition in self.offsets], error)
+        self._answer()
+
+    def _answer(self) -> None:
+        """Notify the caller, once."""
+        self.limits.remove(self._expire)
+        self._is_answered = True
+        call, self._call = self._call, None
+        if call is not None:
+            call()
+
+    def notify(self, call: Callable[[], None]) -> bool:
+        if self._is_answered:
+            return False
+        self._call = call
+        return True
+
+    def known_results(self) -> dict[TopicPartition, KafkaError | None] | None:
+        return None if self._unfollowed else self._results
+
+    async def wait(self) -> dict[TopicPartition, KafkaError | None]:
+        answered = trio.Event()
+        if self.notify(answered.set):
+            try:
+                await answered.wait()
+            finally:
+                self.abandon()
+        if self._results is None:
+            return await self.groups.ack(
+                self.group_id,
+                {partition.tp: offset for partition, offset in self.offsets.items()},
+                generation_id=self.generation_id,
+                coordinator_epoch=self.coordinator_epoch,
+            )
+        unfollowed = {partition: self.offsets[partition] for partition in self._unfollowed}
+        if unfollowed:
+            await self.groups.follow(self.group_id, unfollowed, self._results)
+        return self._results
+
+    def abandon(self) -> None:
+        self._call = None
+        self.limits.remove(self._expire)
 
 
 def arguments_of(

@@ -73,6 +73,24 @@ class WatchContract(Contract):
 
         assert ({first, third}, {first, third}, set(), {second}) == (known, both, nothing, one)
 
+    async def test_growth_that_was_taken_is_not_reported_again(self, storage: Storage, topic: Topic) -> None:
+        first, second = (TopicPartition(topic.name, number) for number in range(2))
+        with storage.watch([first, second]) as watch, trio.fail_after(SOON_S):
+            nothing = set(watch.take())
+            await append(storage, first, numbered(1))
+            taken, again = set(watch.take()), set(watch.grown())
+            await append(storage, second, numbered(1))
+            one = set(await watch.wait())
+
+        assert (set(), {first}, set(), {second}) == (nothing, taken, again, one)
+
+    async def test_growth_is_noted_without_a_wait(self, storage: Storage, tp: TopicPartition) -> None:
+        with storage.watch([tp]) as watch, trio.fail_after(SOON_S):
+            watch.expect()
+            await append(storage, tp, numbered(1))
+            while tp not in watch.grown():  # noqa: ASYNC110  a watch has no event
+                await trio.sleep(0.001)
+
     async def test_append_wakes_all_watchers(self, storage: Storage, tp: TopicPartition) -> None:
         woken = []
 

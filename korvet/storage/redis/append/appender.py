@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
-from attrs import Factory, define, field, frozen
+from attrs import define, field, frozen
 
 from korvet.concurrency.time_slices import TimeSlices, run_in_slices
 from korvet.protocol.errors import KafkaError, MessageTooLarge, RequestTimedOut, detached
@@ -23,9 +23,9 @@ from korvet.storage.interface import (
 )
 from korvet.storage.redis.append.layouts import Packed, Packing, pack_marker
 from korvet.storage.redis.append.queue import AppendContext, AppendQueue, Submission, Ticket, too_few_replicas
-from korvet.storage.redis.append.time_limits import TimeLimits
 from korvet.storage.redis.client.connection import NotConnected
 from korvet.storage.redis.partition import Partition
+from korvet.storage.redis.time_limits import TimeLimits
 
 # Bytes by which the batches of a request may grow when they are packed; further batches are refused.
 GROWN_BYTES = 16 * 1024 * 1024
@@ -43,9 +43,7 @@ class Appender:
     """Implements `Storage.append`; owns the queues of partitions with unfinished appends."""
 
     context: AppendContext
-    time_limits: TimeLimits = field(
-        default=Factory(lambda self: TimeLimits(self.context.nursery), takes_self=True), init=False
-    )
+    time_limits: TimeLimits
     _queues: dict[Partition, AppendQueue] = field(factory=dict)
 
     async def begin(

@@ -155,14 +155,17 @@ class Confirmations:
         """Let rounds decide whether a write is replicated, until one does or no task waits for the write."""
         self._next_round((server, replicas)).writes.append(write)
 
+    def waits_for(self, replicas: int) -> bool:
+        """Return True if `wait_replicated` waits for so many replicas."""
+        return replicas > 0 and (self.quorum is not None or bool(self.redis.address.nodes))
+
     async def wait_replicated(self, key: bytes, run_id: bytes, replicas: int) -> None:
         """Wait until no failover loses what the server process with that `run_id` has written to the key.
 
         Return at once without Sentinels or a Redis Cluster, which would fail over. Raise NotEnoughReplicasAfterAppend
         after REPLICATED_LIMIT_S, or if another process has the key by now, and KafkaStorageError if none has.
         """
-        fails_over = self.quorum is not None or self.redis.address.nodes
-        if not fails_over or replicas <= 0:
+        if not self.waits_for(replicas):
             return
         is_replicated = False
         checked = trio.Event()

@@ -7,8 +7,8 @@ node. Another connection waits for the stream of changes.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import cast
 
 import trio
@@ -29,7 +29,6 @@ from korvet.storage.redis.read.watch import (
     id_after,
     id_of_last,
     last_entry,
-    watching,
 )
 
 # Each takes some 20 kB here and as much in Redis, which accepts 10,000 clients by default.
@@ -120,11 +119,9 @@ class ClusterWatcher:
         self._lacking = trio.Event()
         self._nursery: trio.Nursery | None = None
 
-    @contextmanager
-    def watch(self, keys: Collection[bytes]) -> Iterator[StreamWatch]:
+    def watch(self, keys: Collection[bytes]) -> StreamWatch:
         """See `Watcher.watch`."""
-        with watching([self._watcher(key).stream(key) for key in keys]) as watch:
-            yield watch
+        return StreamWatch([self._watcher(key).stream(key) for key in keys])
 
     def note(self, key: bytes, next_id: bytes) -> None:
         """See `Watcher.note`."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import cast
 from uuid import UUID
 
@@ -24,10 +25,17 @@ from korvet.protocol.compression import Codec
 from korvet.protocol.encoded_batches import EncodedBatches
 from korvet.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
 from korvet.protocol.record_batch import empty_batch
-from korvet.storage.interface import AbortedTransaction, LogOffsets, ReadRequest, ReadResult, TopicPartition
+from korvet.storage.interface import (
+    AbortedTransaction,
+    LogOffsets,
+    PendingRead,
+    ReadRequest,
+    ReadResult,
+    TopicPartition,
+)
 from korvet.storage.offsets import is_foreign
 from korvet.storage.redis.client.caller import RedisCaller
-from korvet.storage.redis.client.connection import Pending, RedisUnavailable
+from korvet.storage.redis.client.connection import NotConnected, Pending, RedisUnavailable
 from korvet.storage.redis.client.errors import ExecAbortError
 from korvet.storage.redis.client.replies import Command, Reply
 from korvet.storage.redis.failover.confirmations import Confirmations
@@ -36,6 +44,7 @@ from korvet.storage.redis.partitions import ATTEMPTS, Partitions
 from korvet.storage.redis.producers import StoredAborted
 from korvet.storage.redis.read.entries import Entry
 from korvet.storage.redis.read.rebuild import Epoch, Rebuilt, epoch_at
+from korvet.storage.redis.time_limits import TimeLimits
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +89,9 @@ class PartitionRead:
     buffers: list[Buffer] = field(factory=list)  # of whole batches
     offsets: LogOffsets | None = None
     taken: bytes = b""  # the ID of the last entry in `buffers`
+    end_id: bytes = b""  # the next ID in the state that was read last; empty before that
     is_cut: bool = False
+    ahead: Pending | None = None  # a later slice that was requested, and not received yet
     is_committed: bool = field(default=False, kw_only=True)  # `read_committed`
     stable_id: bytes = b""  # where it then ends: the last stable offset when the first slice was read
     aborted: list[StoredAborted] = field(factory=list)  # from the offset on
@@ -217,6 +228,7 @@ class Reader:
     partitions: Partitions
     confirmations: Confirmations
     ends_at: Callable[[bytes, bytes], None]  # called with a stream's key and next ID
+    limits: TimeLimits  # of started reads
     _reported_topics: set[UUID] = field(factory=set)
 
     async def read(
@@ -248,21 +260,82 @@ class Reader:
                 # Redis is unavailable: the remaining partitions would only wait again.
                 results |= {read.partition.tp: error for read in (*wave, *waiting)}
                 break
-            for read, first in zip(wave, slices, strict=True):
+            left = await self.finish_all(wave, slices, requests, max_bytes, left, results)
+        return {tp: results[tp] for tp in requests}
+
+    def begin(
+        self,
+        requests: Mapping[TopicPartition, ReadRequest],
+        max_bytes: int,
+        *,
+        is_committed: bool = False,
+    ) -> StartedRead | None:
+        """Begin `read` if nothing has to be waited for before the commands are sent, and one write is enough."""
+        waiting = []
+        for tp, request in requests.items():
+            partition = self.partitions.known(tp)
+            if partition is None or partition.shared.topic.config.min_insync_replicas > 1:
+                return None
+            waiting.append(
+                PartitionRead(partition, request.offset, request.max_bytes, is_committed=is_committed)
+            )
+        wave, rest = self._next_wave(waiting, max_bytes, is_first=True)
+        if rest:
+            return None
+        commands, ends, size = commands_of(wave)
+        started = StartedRead(self, requests, max_bytes, wave, ends)
+        return started if started.send(commands, size) else None
+
+    async def finish_all(
+        self,
+        wave: Sequence[PartitionRead],
+        slices: Sequence[Reply],
+        requests: Mapping[TopicPartition, ReadRequest],
+        max_bytes: int,
+        left: int,
+        results: dict[TopicPartition, ReadResult | KafkaError],
+    ) -> int:
+        """Finish reads of which the first slices were received. Return how many bytes are left."""
+        for read, first in zip(wave, slices, strict=True):
+            tp = read.partition.tp
+            if tp in results:
+                continue
+            if read.ahead is None:
                 read.limit = min(read.limit, left)
                 read.at_least_one = left == max_bytes
-                try:
-                    await self._finish(read, first)
-                    done = read
-                    if read.has_more_aborted and not await self._has_read_aborted(read):
-                        limit = min(requests[read.partition.tp].max_bytes, left)
-                        done = await self._repeated(read, limit, at_least_one=left == max_bytes)
-                    results[read.partition.tp] = done.result()
-                    left -= done.size
-                except KafkaError as error:
-                    results[read.partition.tp] = error
-                    left -= read.size
-        return {tp: results[tp] for tp in requests}
+            try:
+                await self._finish(read, first)
+                done = read
+                if read.has_more_aborted and not await self._has_read_aborted(read):
+                    limit = min(requests[tp].max_bytes, left)
+                    done = await self._repeated(read, limit, at_least_one=left == max_bytes)
+                results[tp] = done.result()
+                left -= done.size
+            except KafkaError as error:
+                results[tp] = error
+                left -= read.size
+        return left
+
+    def finish_now(
+        self,
+        wave: Sequence[PartitionRead],
+        slices: Sequence[Reply],
+        max_bytes: int,
+        results: dict[TopicPartition, ReadResult | KafkaError],
+    ) -> int:
+        """Finish reads in their order, up to the first one that needs a wait. Return how many bytes are left."""
+        left = max_bytes
+        for read, first in zip(wave, slices, strict=True):
+            read.limit = min(read.limit, left)
+            read.at_least_one = left == max_bytes
+            try:
+                if not self._finishes_now(read, first):
+                    break
+                results[read.partition.tp] = read.result()
+            except KafkaError as error:
+                results[read.partition.tp] = error
+            left -= read.size
+        return left
 
     @staticmethod
     def _next_wave(
@@ -280,62 +353,80 @@ class Reader:
 
     async def _first_slices(self, wave: Sequence[PartitionRead]) -> list[Reply]:
         """Request the next slice of each read in one write; return the replies to their EXECs."""
-        commands: list[Command] = []
-        ends = []
-        size = 0.0
-        for read in wave:
-            commands += read.commands()
-            ends.append(len(commands))
-            size += read.expected_bytes
+        commands, ends, size = commands_of(wave)
         replies = await self.redis.pipeline(commands, repeatable=True, size=size)
-        executed = []
-        first = 0
-        for end in ends:
-            last = replies[end - 1]
-            if isinstance(last, Exception) and not isinstance(last, ExecAbortError):
-                # If Redis refused MULTI itself, EXEC fails only with "EXEC without MULTI".
-                last = next(reply for reply in replies[first:end] if isinstance(reply, Exception))
-            executed.append(last)
-            first = end
-        return executed
+        return executed_of(replies, ends)
 
     # --- One partition ----------------------------------------------------------------------------------
 
     async def _finish(self, read: PartitionRead, first: Reply) -> None:
         """Build batches from the first slice, then from later slices until the limit is reached."""
-        executed: Reply | None = first
+        executed: Reply | None = first if read.ahead is None else await self._executed(read)
+        if executed is None:
+            read.end((), is_complete=False)
         while executed is not None:
-            state, entries = await self._checked(read, executed)
-            is_first = read.offsets is None
-            if is_first:
-                self._check_bounds(read, state)
-                read.average = read.average or read.partition.entry_bytes
+            state, entries = self._accepted(read, executed) or await self._checked(read, executed)
             if read.partition.shared.topic.config.min_insync_replicas > 1:
+                if read.offsets is None:
+                    self._check_bounds(read, state)
                 state = await self._visible(read.partition, state, read.offset)
                 entries = before_end(state.visible_id, entries)
-            if is_first and read.is_committed:
+            entries = self._bounded(read, state, entries)
+            if not entries:
+                read.end(state.epochs, is_complete=read.asked > 0)
+                return
+            may_have_more = len(entries) >= read.asked
+            if may_have_more and read.needs_more(behind=len(entries)):
+                self._send_next(read, entries)
+            has_room = await self._rebuild(read, entries, state)
+            if may_have_more and has_room and read.ahead is None and read.needs_more():
+                self._send_next(read, entries)
+            executed = await self._executed(read) if has_room and read.ahead is not None else None
+            if executed is None:
+                read.end(state.epochs, is_complete=has_room and not may_have_more)
+                await trio.lowlevel.checkpoint()
+
+    def _finishes_now(self, read: PartitionRead, first: Reply) -> bool:
+        """Do what `_finish` does if the first slice is the whole read. Otherwise return False, for `_finish`."""
+        accepted = self._accepted(read, first)
+        if (
+            accepted is None
+            or read.has_more_aborted
+            or read.partition.shared.topic.config.min_insync_replicas > 1
+        ):
+            return False
+        state, entries = accepted
+        entries = self._bounded(read, state, entries)
+        if not entries:
+            read.end(state.epochs, is_complete=read.asked > 0)
+            return True
+        may_have_more = len(entries) >= read.asked
+        if (may_have_more and read.needs_more(behind=len(entries))) or len(entries) > read.entries_at_once():
+            return False
+        has_room = self._add(read, entries, state)
+        if may_have_more and has_room and read.needs_more():
+            self._send_next(read, entries)
+            if read.ahead is not None:
+                return False
+        read.end(state.epochs, is_complete=has_room and not may_have_more)
+        return True
+
+    def _bounded(
+        self, read: PartitionRead, state: PartitionState, entries: Sequence[Entry]
+    ) -> Sequence[Entry]:
+        """Return the entries of a slice that the consumer may read. Note what the first slice says about the log."""
+        is_first = read.offsets is None
+        if is_first:
+            self._check_bounds(read, state)
+            read.average = read.average or read.partition.entry_bytes
+        if read.is_committed:
+            if is_first:
                 read.stable_id = state.stable_id
                 read.partition.note_unstable(state)
-            if read.is_committed:
-                entries = before_end(read.stable_id, entries)
-            if is_first or not read.is_committed:
-                read.offsets = state.offsets
-                epochs = state.epochs
-            asked = read.asked
-            if not entries:
-                read.end(epochs, is_complete=asked > 0)
-                return
-            may_have_more = len(entries) >= asked
-            ahead = None
-            if may_have_more and read.needs_more(behind=len(entries)):
-                ahead = self._send_next(read, entries)
-            has_room = await self._rebuild(read, entries, state)
-            if may_have_more and has_room and ahead is None and read.needs_more():
-                ahead = self._send_next(read, entries)
-            executed = await self._executed(ahead, read) if has_room and ahead is not None else None
-            if executed is None:
-                read.end(epochs, is_complete=has_room and not may_have_more)
-                await trio.lowlevel.checkpoint()
+            entries = before_end(read.stable_id, entries)
+        if is_first or not read.is_committed:
+            read.offsets = state.offsets
+        return entries
 
     async def _has_read_aborted(self, read: PartitionRead) -> bool:
         """Read the rest of a read's aborted transactions; return False if some of them were removed meanwhile."""
@@ -363,33 +454,33 @@ class Reader:
         """Build batches from a slice, some entries at a time; return True if there is room for more."""
         step = read.entries_at_once()
         time_slices = TimeSlices()
-        rebuild = read.partition.shared.format.rebuild
         for at in range(0, len(entries), step):
-            part = entries[at : at + step]
-            rebuilt = rebuild(part, epochs=state.epochs, limit=read.limit, at_least_one=read.at_least_one)
-            if rebuilt.skipped:
-                self._note_skipped(read.partition)
-            read.take(rebuilt, part)
-            if rebuilt.entries < len(part) or (read.limit <= 0 and not read.at_least_one):
+            if not self._add(read, entries[at : at + step], state):
                 return False
             await time_slices.next()
         return True
 
-    def _send_next(self, read: PartitionRead, entries: Sequence[Entry]) -> Pending | None:
-        """Request the slice after this one; return None if Redis is unavailable."""
-        read.position = b"(" + entries[-1][0]
-        try:
-            commands = read.commands()
-            return (
-                self.redis.server_of(read.partition.keys.stream)
-                .for_size(read.expected_bytes)
-                .send_all(commands)
-            )
-        except RedisUnavailable:
-            return None
+    def _add(self, read: PartitionRead, entries: Sequence[Entry], state: PartitionState) -> bool:
+        """Build batches from some entries; return True if there is room for more."""
+        rebuilt = read.partition.shared.format.rebuild(
+            entries, epochs=state.epochs, limit=read.limit, at_least_one=read.at_least_one
+        )
+        if rebuilt.skipped:
+            self._note_skipped(read.partition)
+        read.take(rebuilt, entries)
+        return rebuilt.entries == len(entries) and (read.limit > 0 or read.at_least_one)
 
-    async def _executed(self, pending: Pending, read: PartitionRead) -> Reply | None:
+    def _send_next(self, read: PartitionRead, entries: Sequence[Entry]) -> None:
+        """Request the slice after this one, unless Redis is unavailable."""
+        read.position = b"(" + entries[-1][0]
+        with suppress(RedisUnavailable):
+            commands = read.commands()
+            server = self.redis.server_of(read.partition.keys.stream)
+            read.ahead = server.for_size(read.expected_bytes).send_all(commands)
+
+    async def _executed(self, read: PartitionRead) -> Reply | None:
         """Return a later slice, or None if it cannot be read: then the read ends with the batches it has."""
+        pending, read.ahead = cast(Pending, read.ahead), None
         try:
             executed = cast(list[Reply], await pending.wait())[-1]
         except RedisUnavailable as error:
@@ -398,18 +489,48 @@ class Reader:
             raise self.redis.absence() from error
         return None if isinstance(executed, Exception) and read.buffers else executed
 
+    def _accepted(
+        self, read: PartitionRead, executed: Reply
+    ) -> tuple[PartitionState, Sequence[Entry]] | None:
+        """Return state and entries, or None if `_checked` has to do something first, or to raise an error."""
+        if type(executed) is not list:
+            return None
+        fields, length, *rest = executed
+        for each in executed:
+            if isinstance(each, Exception):
+                return None
+        partition = read.partition
+        try:
+            state = partition.state(cast(Sequence[bytes | None], fields), cast(int, length))
+        except ValueError:
+            return None
+        entries = cast(Sequence[Entry], rest[0]) if rest else ()
+        if state is None or not (
+            self._is_settled(read, state, entries) or read.attempts >= SETTLING_ATTEMPTS
+        ):
+            return None
+        read.end_id = state.next_id
+        partition.note(state.leader_epoch, state.next_id)
+        self.ends_at(partition.keys.stream, state.next_id)
+        if len(rest) > 1:
+            read.aborted = []
+            aborted = cast(Sequence[Entry], rest[1])
+            read.take_aborted(aborted, has_more=len(aborted) == FIRST_ABORTED)
+        return state, before_end(state.next_id, entries)
+
     async def _checked(self, read: PartitionRead, executed: Reply) -> tuple[PartitionState, Sequence[Entry]]:
         """Return state and entries, after `settle` if other clients have changed the stream."""
-        while True:
+        while (accepted := self._accepted(read, executed)) is None:
             if isinstance(executed, ExecAbortError):
                 executed = await self._without_multi(read)
+                if self._accepted(read, executed) is not None:
+                    continue
             if isinstance(executed, Exception):
                 raise self.redis.failure(executed)
             fields, length, *rest = cast(list[Reply], executed)
             for each in (fields, length, *rest):
                 if isinstance(each, Exception):
                     raise self.redis.failure(each)
-            entries = cast(Sequence[Entry], rest[0]) if rest else ()
             partition = read.partition
             try:
                 state = partition.state(cast(Sequence[bytes | None], fields), cast(int, length))
@@ -417,20 +538,13 @@ class Reader:
                 raise self.partitions.damaged(partition) from None
             if state is None:
                 await self.partitions.revive(partition)
-            elif self._is_settled(read, state, entries) or read.attempts >= SETTLING_ATTEMPTS:
-                partition.note(state.leader_epoch, state.next_id)
-                self.ends_at(partition.keys.stream, state.next_id)
-                if len(rest) > 1:
-                    read.aborted = []
-                    aborted = cast(Sequence[Entry], rest[1])
-                    read.take_aborted(aborted, has_more=len(aborted) == FIRST_ABORTED)
-                return state, before_end(state.next_id, entries)
             else:
                 await self.partitions.settle(partition)
             read.attempts += 1
             if read.attempts > ATTEMPTS:
                 raise KafkaStorageError(f"{partition.tp} does not come to rest")
             (executed,) = await self._first_slices([read])
+        return accepted
 
     async def _without_multi(self, read: PartitionRead) -> Reply:
         """Read the slice again without MULTI, which Redis 6.2 and 7.0 refuse if they are full.
@@ -529,6 +643,119 @@ class Reader:
         except KafkaError as error:
             return error
         return state.size
+
+
+def commands_of(wave: Sequence[PartitionRead]) -> tuple[list[Command], list[int], float]:
+    """Return the commands for the next slice of each read, where each read's end, and the bytes that are expected."""
+    commands: list[Command] = []
+    ends = []
+    size = 0.0
+    for read in wave:
+        commands += read.commands()
+        ends.append(len(commands))
+        size += read.expected_bytes
+    return commands, ends, size
+
+
+def executed_of(replies: Sequence[Reply], ends: Sequence[int]) -> list[Reply]:
+    """Return the replies to the EXECs of several reads, whose commands end there."""
+    executed = []
+    first = 0
+    for end in ends:
+        last = replies[end - 1]
+        if isinstance(last, Exception) and not isinstance(last, ExecAbortError):
+            # If Redis refused MULTI itself, EXEC fails only with "EXEC without MULTI".
+            last = next(reply for reply in replies[first:end] if isinstance(reply, Exception))
+        executed.append(last)
+        first = end
+    return executed
+
+
+@define(eq=False)
+class StartedRead(PendingRead):
+    """A read whose commands were sent in one write."""
+
+    reader: Reader
+    requests: Mapping[TopicPartition, ReadRequest]
+    max_bytes: int
+    wave: Sequence[PartitionRead]
+    ends: Sequence[int]  # of the commands of each read
+    _call: Callable[[], None] | None = None  # once the replies are there
+    _replies: Reply = None
+    _slices: Sequence[Reply] = ()
+    _left: int = 0  # bytes for the reads that are not finished
+    _results: dict[TopicPartition, ReadResult | KafkaError] = field(factory=dict)
+
+    def send(self, commands: Sequence[Command], size: float) -> bool:
+        """Send the commands. Return False if they go to several servers, or there is no connection."""
+        redis = self.reader.redis
+        try:
+            server = redis.server_of(self.wave[0].partition.keys.stream)
+            for read in self.wave[1:]:
+                if redis.server_of(read.partition.keys.stream) is not server:
+                    return False
+            server.for_size(size).send_all(commands, notify=self._answered)
+        except NotConnected:
+            return False
+        return self.reader.limits.add(self._expire, trio.current_time() + redis.patience_s)
+
+    def _answered(self, pending: Pending) -> None:
+        self.reader.limits.remove(self._expire)
+        self._replies = pending.reply
+        if (call := self._call) is not None:
+            self._call = None
+            call()
+
+    def _expire(self) -> None:
+        """End the wait for a server that does not answer."""
+        self._results = dict.fromkeys(self.requests, self.reader.redis.absence())
+        if (call := self._call) is not None:
+            self._call = None
+            call()
+
+    def notify(self, call: Callable[[], None]) -> bool:
+        if self._results or self._replies is not None:
+            return False
+        self._call = call
+        return True
+
+    def known_results(self) -> dict[TopicPartition, ReadResult | KafkaError] | None:
+        if self._results or not isinstance(self._replies, list):
+            return self._results or None
+        slices = executed_of(self._replies, self.ends)
+        self._replies = ()
+        for each in slices:
+            if isinstance(each, Exception):
+                return None
+        self._slices = slices
+        self._left = self.reader.finish_now(self.wave, slices, self.max_bytes, self._results)
+        return self._results if len(self._results) == len(self.requests) else None
+
+    async def wait(self) -> dict[TopicPartition, ReadResult | KafkaError]:
+        answered = trio.Event()
+        if self.notify(answered.set):
+            try:
+                await answered.wait()
+            finally:
+                self.abandon()
+        if not self._slices and (results := self.known_results()) is not None:
+            return results
+        if not self._slices:
+            committed = self.wave[0].is_committed
+            return await self.reader.read(self.requests, self.max_bytes, is_committed=committed)
+        await self.reader.finish_all(
+            self.wave, self._slices, self.requests, self.max_bytes, self._left, self._results
+        )
+        return {tp: self._results[tp] for tp in self.requests}
+
+    def report_ends(self) -> None:
+        for read in self.wave:
+            if read.end_id:
+                self.reader.ends_at(read.partition.keys.stream, read.end_id)
+
+    def abandon(self) -> None:
+        self._call = None
+        self.reader.limits.remove(self._expire)
 
 
 def is_unused(executed: Reply) -> bool:

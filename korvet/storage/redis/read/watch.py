@@ -23,10 +23,11 @@ from __future__ import annotations
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import lru_cache
-from typing import cast
+from types import TracebackType
+from typing import Self, cast
 
 import trio
 from attrs import define, field, frozen
@@ -89,7 +90,7 @@ class WatchedStream:
 
 @define(eq=False)
 class StreamWatch:
-    """A `Watch` (see `korvet.storage.interface`) of streams by their keys."""
+    """A `Watch` (see `korvet.storage.interface`) of streams by their keys, and the context manager that ends it."""
 
     streams: Sequence[WatchedStream]
     grown: set[bytes] = field(factory=set)
@@ -101,17 +102,38 @@ class StreamWatch:
     def __attrs_post_init__(self) -> None:
         self.unawaited = set(self.streams)
 
+    def __enter__(self) -> Self:
+        for stream in self.streams:
+            stream.watches.add(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for stream in self.streams:
+            stream.watches.discard(self)
+            stream.watcher.left(stream)
+
     async def wait(self) -> set[bytes]:
         """Wait for growth; return the keys that have grown since the watch began or last returned, at least one."""
         if self.grown:
             await trio.lowlevel.checkpoint()
         else:
+            self.expect()
+            self.parked = trio.Event()
+            await self.parked.wait()
+        return self.take()
+
+    def expect(self) -> None:
+        """Include the streams in the XREAD, unless one of them has grown."""
+        if not self.grown:
             for stream in self.unawaited:
                 stream.watcher.await_growth(stream)
             self.unawaited.clear()
             self.waits += 1
-            self.parked = trio.Event()
-            await self.parked.wait()
+
+    def take(self) -> set[bytes]:
+        """Return the keys that `wait` would return immediately, and count them as returned."""
         grown, self.grown = self.grown, set()
         return grown
 
@@ -127,20 +149,6 @@ class StreamWatch:
         if self.parked is not None:
             self.parked.set()
             self.parked = None
-
-
-@contextmanager
-def watching(streams: Sequence[WatchedStream]) -> Iterator[StreamWatch]:
-    """Watch the streams until the block ends."""
-    watch = StreamWatch(streams)
-    for stream in streams:
-        stream.watches.add(watch)
-    try:
-        yield watch
-    finally:
-        for stream in streams:
-            stream.watches.discard(watch)
-            stream.watcher.left(stream)
 
 
 class WatchConnections(ABC):
@@ -221,11 +229,9 @@ class Watcher:
 
     # --- For tasks that wait ---------------------------------------------------------------------------
 
-    @contextmanager
-    def watch(self, keys: Collection[bytes]) -> Iterator[StreamWatch]:
-        """Watch streams by their keys, until the block ends."""
-        with watching([self.stream(key) for key in keys]) as watch:
-            yield watch
+    def watch(self, keys: Collection[bytes]) -> StreamWatch:
+        """Return a watch of streams by their keys, which begins and ends with its block."""
+        return StreamWatch([self.stream(key) for key in keys])
 
     def stream(self, key: bytes) -> WatchedStream:
         """Return the stream of that key, a new one if it is not watched yet."""

@@ -1,4 +1,4 @@
-"""Time limits of appends that no replica has to confirm.
+"""Time limits of calls that no task waits for.
 
 One task looks at all of them twice a second: entering a cancel scope with a deadline takes about 10 us, a tenth of a
 small Produce, and these limits are 25 seconds or more.
