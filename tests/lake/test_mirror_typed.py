@@ -46,7 +46,7 @@ def grown(table: DecodedTable, **values: object) -> DecodedTable:
     row = {"_partition": 0, "_offset": offset, **values}
     rows = pa.Table.from_pylist([row], schema=table.schema)
     partition_by = tuple(table.delta.metadata().partition_columns)
-    with PartWriter(table.location, partition_by, statistics=("_partition", "_offset")) as writer:
+    with PartWriter(table.location, partition_by) as writer:
         writer.write(rows)
     return table.commit([Span(0, offset, offset + 1)], writer.parts)
 

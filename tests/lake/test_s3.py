@@ -164,7 +164,7 @@ def test_typed_table_is_joined_expired_and_audited(lake: Location) -> None:
     table = DecodedTable.create(lake.child("typed"), TYPED, TOPIC, TOPIC_ID, schema)
     for offset in range(3):
         row = {"_partition": 0, "_offset": offset, "_timestamp": datetime(2026, 1, 1 + offset, tzinfo=UTC)}
-        with PartWriter(table.location, statistics=("_partition", "_offset")) as writer:
+        with PartWriter(table.location) as writer:
             writer.write(pa.Table.from_pylist([row], schema=schema))
         table = table.commit([Span(0, offset, offset + 1)], writer.parts)
 

@@ -47,6 +47,7 @@ from korvet.lake.table import (
     LakeTable,
     refuse_other_things,
 )
+from korvet.pipeline.decoding.statistics import Statistics
 
 FORMAT_VERSION = 1
 TYPED, DLQ = "typed", "dlq"
@@ -64,20 +65,23 @@ class Span:
 
 @frozen
 class Part:
-    """A written file, not yet committed. `least` and `greatest` are statistics by column."""
+    """A written file, not yet committed."""
 
     path: str  # inside the table
     size: int
     modified_ms: int
     count: int
     partition_values: dict[str, str | None]
-    least: dict[str, int]
-    greatest: dict[str, int]
+    statistics: Statistics
 
     def add_action(self, *, data_change: bool = True) -> AddAction:
         """Return the `add` action. `data_change` is False if the rows were already in the table."""
-        stats = {"numRecords": self.count, "minValues": self.least, "maxValues": self.greatest}
-        stats["nullCount"] = dict.fromkeys(self.least, 0)
+        stats = {
+            "numRecords": self.count,
+            "minValues": self.statistics.least,
+            "maxValues": self.statistics.greatest,
+            "nullCount": self.statistics.nulls,
+        }
         return AddAction(
             path=self.path,
             size=self.size,
@@ -90,7 +94,7 @@ class Part:
 
 @frozen
 class DecodedFile:
-    """A file of a snapshot. Missing statistics are None or left out."""
+    """A file of a snapshot. `least` and `greatest` are those of a row's partition and offset, if the log has them."""
 
     path: str  # as in the log: percent-encoded
     size: int
@@ -155,7 +159,12 @@ class DecodedTable(Snapshot):
                     mode="error",
                     partition_by=list(partition_by),
                     description=f"Topic {topic}, decoded by korvet ({kind}).",
-                    configuration={**properties, "delta.checkpointInterval": CHECKPOINT_INTERVAL},
+                    configuration={
+                        **properties,
+                        "delta.checkpointInterval": CHECKPOINT_INTERVAL,
+                        # By default, readers look only at the statistics of the first 32 columns.
+                        "delta.dataSkippingNumIndexedCols": "-1",
+                    },
                     storage_options=location.storage_options(),
                     raise_if_key_not_exists=False,
                 )
