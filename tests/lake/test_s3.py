@@ -10,12 +10,12 @@ import pytest
 from korvet.lake.compacting import Compaction
 from korvet.lake.erasing import Erasure, key_set
 from korvet.lake.errors import CommitConflict, NoTable, Unreachable, UnsafeStore
+from korvet.lake.listing import archives_in, tables_in
 from korvet.lake.location import Location
 from korvet.lake.put_if_absent import refuse_unsafe_store
 from korvet.lake.retrying import retried
 from korvet.lake.table import LakeTable
 from korvet.lake.verification import absent, wrongs
-from korvet.pipeline.archive_status import archives_in, tables_in
 from korvet.pipeline.decoding.auditing import audit_decoded
 from korvet.pipeline.decoding.decoded_files import PartWriter
 from korvet.pipeline.decoding.expiring import drop_before
