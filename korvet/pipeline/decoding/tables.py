@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
@@ -220,11 +220,14 @@ class DecodedTable(Snapshot):
         ]
         return sorted(found, key=lambda file: (file.modified_ms, file.path))
 
-    def offsets(self) -> dict[int, Int64s]:
-        """Read the offsets of all rows, by partition. Files that are not there have none. Raises Unreachable."""
+    def offsets(self, files: Iterable[DecodedFile] | None = None) -> dict[int, Int64s]:
+        """Read the offsets of all rows, or of those in some files, by partition. Raises Unreachable.
+
+        Files that are not there have none.
+        """
         filesystem = self.location.filesystem()
         found: dict[int, list[Int64s]] = {}
-        for file in self.files:
+        for file in self.files if files is None else files:
             inside = [name for name in self.place if name not in file.partition_values]
             with store_errors(self.location), suppress(FileNotFoundError):
                 rows = read_columns(filesystem, self.absolute(file), inside)
