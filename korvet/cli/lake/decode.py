@@ -64,6 +64,11 @@ if TYPE_CHECKING:
 @click.option(
     "--numbers", metavar="TYPE", help="Inferred numbers: long, double or string. [long, double with a point]"
 )
+@click.option(
+    "--lenient",
+    metavar="RULES",
+    help="Conversions that are permitted, separated by commas: number-from-string, …",
+)
 @click.option("--on-error", metavar="WHAT", help="Bad rows: dlq (to TABLE~dlq), skip or stop. [dlq]")
 @click.option(
     "--partition-by", metavar="COLUMNS", help="Columns, separated by commas; days is the record's day."
