@@ -61,7 +61,7 @@ def token_of(grant: Grant) -> str:
             return text
         asked_s = time.monotonic()
         answer = _asked(grant)
-        text = answer["access_token"]
+        text = str(answer["access_token"])
         lifetime = answer.get("expires_in", 0)
         if isinstance(lifetime, int | float) and lifetime > 0:
             _kept[grant] = (text, asked_s + KEPT * lifetime)

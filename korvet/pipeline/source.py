@@ -121,7 +121,7 @@ class BatchReader(DataSourceReader):
 class PushFilters:
     """The method `pushFilters` of a reader: it notes the conditions, and leaves them all to Spark as well."""
 
-    # Spark refuses a reader that has a method of its own, unless spark.sql.python.filterPushdown.enabled is true.
+    # Spark refuses a reader that overrides the method, unless spark.sql.python.filterPushdown.enabled is true.
     __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, reader: BatchReader) -> None:

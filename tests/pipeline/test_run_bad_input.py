@@ -1,4 +1,4 @@
-"""What goes wrong with one table of a run: one line says it, the other tables go on, and nothing is half written."""
+"""A fault of one table of a run is one line, the other tables go on, and nothing is half written."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def bearer(path: Path, expires_s: float) -> Security:
 async def test_client_gets_its_token_from_a_server(tokens: dict[str, Any]) -> None:
     text = token(300).decode().split()[1].rstrip("\x01")
 
-    async def cluster_id(server: Server, grant: Grant) -> str:
+    async def cluster_id(server: Server, grant: Grant) -> str | None:
         security = Security(sasl=Sasl("OAUTHBEARER", grant=grant))
         async with open_client(server.bootstrap_servers, security=security) as client:
             return client.cluster_id
