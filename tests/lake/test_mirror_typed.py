@@ -76,6 +76,45 @@ def test_typed_table_is_mirrored_and_follows_new_columns(tmp_path: Path) -> None
     assert expected == rows(tmp_path, "item, price::varchar, parts[1].n, color, size.cm")
 
 
+def test_column_with_a_name_of_iceberg_s_own_has_another_name_there(tmp_path: Path) -> None:
+    """Spark opens no table with a column `_partition`."""
+    schema = pa.schema([*COLUMNS, pa.field("_file", pa.string())])
+    table = grown(typed(tmp_path, schema), item="nut", _file="a")
+    mirror(tmp_path).update(Original.open(lake(tmp_path), TOPIC))
+    grown(table, item="bolt", _file="b")
+    mirror(tmp_path).update(Original.open(lake(tmp_path), TOPIC))
+
+    iceberg = mirror(tmp_path).table(TOPIC)
+
+    assert ["_partition_", "_offset", "item"] == iceberg.schema().column_names[:3]
+    expected = [(0, 0, "nut", "a"), (0, 1, "bolt", "b")]
+    assert expected == rows(tmp_path, "_partition_, _offset, item, _file_")
+    found = sorted(iceberg.scan().to_arrow().to_pylist(), key=lambda row: row["_offset"])
+    assert expected == [(row["_partition_"], row["_offset"], row["item"], row["_file_"]) for row in found]
+    assert [] == list(iceberg.scan(row_filter="_partition_ = 1").plan_files())
+    assert 1 == len(list(iceberg.scan(row_filter="_file_ = 'b'").plan_files()))
+
+
+def test_mirror_that_an_earlier_korvet_made_gets_the_other_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = grown(typed(tmp_path), item="nut")
+    with monkeypatch.context() as earlier:
+        for module in ("original", "mirror"):
+            earlier.setattr(f"korvet.lake.iceberg.{module}.RESERVED", frozenset())
+        mirror(tmp_path).update(Original.open(lake(tmp_path), TOPIC))
+    assert "_partition" in mirror(tmp_path).table(TOPIC).schema().column_names
+    grown(table.with_columns([pa.field("color", pa.string())]), item="bolt", color="red")
+
+    mirror(tmp_path).update(Original.open(lake(tmp_path), TOPIC))
+
+    assert "_partition" not in mirror(tmp_path).table(TOPIC).schema().column_names
+    expected = [(0, 0, "nut", None), (0, 1, "bolt", "red")]
+    assert expected == rows(tmp_path, "_partition_, _offset, item, color")
+    found = mirror(tmp_path).table(TOPIC).scan().to_arrow()
+    assert [0, 0] == found["_partition_"].to_pylist()
+
+
 def test_readers_skip_files_of_typed_tables_by_offset(tmp_path: Path) -> None:
     table = typed(tmp_path)
     for _ in range(4):
