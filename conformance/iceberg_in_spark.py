@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def run(_targets: Sequence[Target]) -> Iterator[Result]:
             yield Result(f"{condition} in {each}", "Spark 4.1", differing(expected, found[f"{each}?"]))
 
 
-MATCHES = {
+MATCHES: dict[str, Callable[[Any], bool]] = {
     "count": lambda value: value == 7,
     "item": lambda value: value == "nut",
     "day": lambda value: value is None,
