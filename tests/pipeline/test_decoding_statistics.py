@@ -63,7 +63,6 @@ ROWS: list[dict[str, Any]] = [
 SKIPPING = {
     "id": "5",
     "price": "5.25",
-    "name": "'00005-é'",
     "day": "date '2026-01-06'",
     "moment": "timestamp '2026-01-06 12:00:00.123456Z'",
     "small": "-5",
@@ -93,14 +92,14 @@ def test_bounds_and_nulls_of_all_plain_columns_are_in_the_log(lake: Lake) -> Non
 
     assert (5, 5, 1) == (row["min.id"], row["max.id"], row["null_count.id"])
     assert (5.25, 5.25) == (row["min.price"], row["max.price"])
-    assert ("00005-é", "00005-é") == (row["min.name"], row["max.name"])
+    assert 1 == row["null_count.name"]
     assert (date(2026, 1, 6), date(2026, 1, 6)) == (row["min.day"], row["max.day"])
     at = datetime(2026, 1, 6, 12, 0, 0, 123456, tzinfo=UTC)
     assert (at, at) == (row["min.moment"], row["max.moment"])
     assert (at.replace(tzinfo=None),) * 2 == (row["min.local"], row["max.local"])
     assert 1 == row["null_count.is_paid"] == row["null_count.amount"]
     assert (15, 17, 0) == (row["min._offset"], row["max._offset"], row["null_count._offset"])
-    assert not {"min.is_paid", "min.amount", "min.lines", "min.place.city"} & bounded(row)
+    assert not {"min.name", "min.is_paid", "min.amount", "min.lines", "min.place.city"} & bounded(row)
 
 
 @pytest.mark.parametrize("column", SKIPPING)
@@ -151,13 +150,13 @@ def write(folder: Path, rows: pa.Table) -> dict[str, Any]:
     return row
 
 
-def test_values_that_a_log_cannot_state_exactly_have_no_bounds(tmp_path: Path) -> None:
+def test_texts_and_values_that_a_log_cannot_state_exactly_have_no_bounds(tmp_path: Path) -> None:
     late = 9_223_372_036_854_775_000  # microseconds, after the year 294,000
     rows = pa.table(
         {
             "nan": pa.array([1.0, math.nan]),
             "infinite": pa.array([1.0, math.inf]),
-            "long": ["a", "b" * 65],
+            "text": ["a", "b"],
             "late": pa.array([0, late], pa.timestamp("us", "UTC")),
             "none": pa.array([None, None], pa.int64()),
             "a.b": [1, 2],

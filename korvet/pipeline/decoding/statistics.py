@@ -2,7 +2,9 @@
 
 They are taken from the metadata of the Parquet file that was just written, so no value is looked at again. With them,
 readers skip files. They must be exact, since readers also answer `min` and `max` by them. So a column lacks its bounds
-if the file's are shortened or missing, or if it has NaN, which Parquet leaves out of its bounds.
+if the file's are missing, or if it has NaN, which Parquet leaves out of its bounds.
+
+Texts have no bounds: the log keeps them for 30 days, also those of rows that were erased.
 """
 
 from __future__ import annotations
@@ -19,8 +21,6 @@ from attrs import field, frozen
 
 # Columns of values with statistics, the first ones, as in Delta's own writers.
 COLUMNS = 32
-# Longer texts have no bounds: they would fill the log.
-LONGEST_TEXT = 64
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  Parquet's is without a zone, or in UTC
 
 Bound = int | float | str
@@ -67,9 +67,6 @@ def bound(value: Any, kind: pa.DataType) -> Bound | None:
         return int(value)
     if pa.types.is_floating(kind):
         return float(value) if math.isfinite(value) else None
-    if pa.types.is_string(kind):
-        text = value.decode() if isinstance(value, bytes) else str(value)
-        return text if len(text) <= LONGEST_TEXT else None
     try:
         if pa.types.is_date(kind):
             return (date(1970, 1, 1) + timedelta(days=value)).isoformat()
