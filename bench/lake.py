@@ -18,12 +18,13 @@ import trio
 from attrs import define, frozen
 
 from korvet.client import Client, Record, open_client
+from korvet.lake.listing import archives_in
 from korvet.lake.location import Location
 from korvet.pipeline.archive import Workers
-from korvet.pipeline.archive_status import archives_in, audit, status
+from korvet.pipeline.archive_status import audit, status
 from korvet.pipeline.archive_task import Outcome, Piece
-from korvet.pipeline.query import Lake
 from korvet.pipeline.run.runner import Run
+from korvet.pipeline.views import Lake
 from tests.pipeline.lake_runs import run_of
 from tests.processes import KorvetProcess
 

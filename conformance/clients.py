@@ -22,6 +22,7 @@ from conformance import (
     copiers,
     flink_jobs,
     go_clients,
+    iceberg_in_spark,
     java_client,
     node_clients,
     pipeline,
@@ -51,6 +52,7 @@ PARTS: Mapping[str, Part] = {
     "pipeline": pipeline.run,
     "copiers": copiers.run,
     "catalogues": catalogues.run,
+    "iceberg": iceberg_in_spark.run,
     "nodes": three_nodes.run,
 }
 

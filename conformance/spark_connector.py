@@ -58,15 +58,15 @@ def run_on(target: Target) -> Iterator[Result]:
         raise Unavailable(f"Spark ended with {done.returncode}:\n{done.stderr[-4000:]}")
 
 
-def environment() -> Path:
-    """Return the Python with pyspark; the first call installs it, which takes minutes. Raises Unavailable."""
+def environment(pyspark: str = PYSPARK) -> Path:
+    """Return a Python with pyspark; the first call installs it, which takes minutes. Raises Unavailable."""
     folder = (
-        cache_folder() / f"{PYSPARK.replace('==', '-')}-{sys.version_info.major}.{sys.version_info.minor}"
+        cache_folder() / f"{pyspark.replace('==', '-')}-{sys.version_info.major}.{sys.version_info.minor}"
     )
     python, complete = folder / "bin" / "python", folder / "complete"
     if not complete.exists():
         command(sys.executable, "-m", "venv", "--clear", folder)
-        command(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PYSPARK)
+        command(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", pyspark)
         complete.touch()
     return python
 

@@ -9,9 +9,11 @@ import trio
 from korvet.client.scram import ScramClient
 from korvet.client.security import Sasl
 from korvet.client.tls import TlsRefused
+from korvet.client.token_endpoint import NoToken, TokenRefused, forget, token_of
 from korvet.protocol.errors import (
     ErrorCode,
     IllegalSaslState,
+    NetworkException,
     SaslAuthenticationFailed,
     UnsupportedSaslMechanism,
     UnsupportedVersion,
@@ -61,15 +63,32 @@ async def authenticate(sasl: Sasl, ask: Ask, broker: object) -> float:
 
 async def _present_token(sasl: Sasl, ask: Ask, broker: object) -> SaslAuthenticateResponse:
     """Send the token (RFC 7628). The broker answers a bad one with JSON, and then with an error to one more byte."""
+    token = await _token(sasl)
     try:
-        token = (await trio.Path(sasl.token_file).read_text()).strip()
+        answer = await _step(f"n,,\x01auth=Bearer {token}\x01\x01".encode(), sasl, ask, broker)
+        if answer.auth_bytes:
+            await _step(b"\x01", sasl, ask, broker)
+            raise NotAuthenticated(f"{broker} does not accept the token.")
+    except SaslAuthenticationFailed:
+        if sasl.grant is not None:
+            forget(sasl.grant)
+        raise
+    return answer
+
+
+async def _token(sasl: Sasl) -> str:
+    """Return the token of the file, or of the server. Raises NotAuthenticated, NetworkException."""
+    if sasl.grant is not None:
+        try:
+            return await trio.to_thread.run_sync(token_of, sasl.grant, abandon_on_cancel=True)
+        except TokenRefused as error:
+            raise NotAuthenticated(f"{error}.") from None
+        except NoToken as error:
+            raise NetworkException(f"{error}.") from None
+    try:
+        return (await trio.Path(sasl.token_file).read_text()).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise NotAuthenticated(f"the token cannot be read from {sasl.token_file}: {error}.") from None
-    answer = await _step(f"n,,\x01auth=Bearer {token}\x01\x01".encode(), sasl, ask, broker)
-    if answer.auth_bytes:
-        await _step(b"\x01", sasl, ask, broker)
-        raise NotAuthenticated(f"{broker} does not accept the token.")
-    return answer
 
 
 async def _choose(sasl: Sasl, ask: Ask, broker: object) -> None:

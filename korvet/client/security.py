@@ -16,6 +16,7 @@ from attrs import field, frozen
 
 from korvet.client.login_module import parse_login_module
 from korvet.client.tls import VERSIONS, Tls
+from korvet.client.token_endpoint import Grant
 from korvet.config.tls import TLS12_SUITES, TLS13_SUITES
 from korvet.config.tls import versions as enabled_versions
 from korvet.pem import CERTIFICATES, PKCS12_FROM_JKS, PRIVATE_KEY, kind_of_keystore
@@ -34,6 +35,9 @@ MECHANISMS = {
     "OAUTHBEARER": "OAuthBearerLoginModule",
 }
 TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105  the name of a setting
+CLIENT_ID = "sasl.oauthbearer.client.credentials.client.id"
+CLIENT_SECRET = "sasl.oauthbearer.client.credentials.client.secret"  # noqa: S105  as above
+SCOPE = "sasl.oauthbearer.scope"
 LOGIN_HANDLER = "sasl.login.callback.handler.class"
 #: Java's handlers that read the token where TOKEN_URL names it, which this client does by itself.
 LOGIN_HANDLERS = (
@@ -46,6 +50,9 @@ SETTINGS = (
     "sasl.mechanism",
     "sasl.jaas.config",
     TOKEN_URL,
+    CLIENT_ID,
+    CLIENT_SECRET,
+    SCOPE,
     "ssl.truststore.location",
     "ssl.truststore.certificates",
     "ssl.truststore.type",
@@ -83,7 +90,7 @@ IGNORED = (
     "sasl.login.retry.backoff.max.ms",
     "sasl.login.retry.backoff.ms",
 )
-#: Settings of unsupported mechanisms, and of ways to get a token that are not supported.
+#: Settings of unsupported mechanisms, and of other ways to get a token.
 OF_OTHER_MECHANISMS = ("sasl.kerberos.", "sasl.oauthbearer.")
 KEYS = ("ssl.key.location", "ssl.keystore.key")
 
@@ -97,6 +104,8 @@ class Sasl:
     password: str = field(default="", repr=False)
     #: For OAUTHBEARER, the file with the token, which is read for each authentication.
     token_file: str = ""
+    #: For OAUTHBEARER without a file, the server that gives tokens.
+    grant: Grant | None = None
 
 
 @frozen
@@ -119,6 +128,11 @@ class Security:
             settings["sasl.mechanism"] = self.sasl.mechanism
             if self.sasl.token_file:
                 settings[TOKEN_URL] = Path(self.sasl.token_file).as_uri()
+            elif self.sasl.grant is not None:
+                settings[TOKEN_URL] = self.sasl.grant.url
+                settings[CLIENT_ID] = self.sasl.grant.client_id
+                settings[CLIENT_SECRET] = self.sasl.grant.client_secret
+                settings[SCOPE] = self.sasl.grant.scope
             else:
                 settings["sasl.username"] = self.sasl.username
                 settings["sasl.password"] = self.sasl.password
@@ -146,7 +160,7 @@ def is_about_security(name: str) -> bool:
 
 def is_without_effect(name: str) -> bool:
     """Return True if a security setting is accepted and ignored."""
-    return name in IGNORED or (name.startswith(OF_OTHER_MECHANISMS) and name != TOKEN_URL)
+    return name in IGNORED or (name.startswith(OF_OTHER_MECHANISMS) and name not in SETTINGS)
 
 
 def security_of(settings: Mapping[str, str], *, prefix: str = "") -> Security:
@@ -160,7 +174,8 @@ def security_of(settings: Mapping[str, str], *, prefix: str = "") -> Security:
     if protocol not in PROTOCOLS:
         given.fail("security.protocol", f"is {protocol!r}; accepted are {', '.join(PROTOCOLS)}")
     has_tls, has_sasl = PROTOCOLS[protocol]
-    return Security(_tls(given) if has_tls else None, _sasl(given) if has_sasl else None)
+    tls = _tls(given) if has_tls else None
+    return Security(tls, _sasl(given, "" if tls is None else tls.trusted) if has_sasl else None)
 
 
 @frozen
@@ -296,7 +311,7 @@ def _suites(given: _Settings) -> tuple[str, ...]:
     return suites
 
 
-def _sasl(given: _Settings) -> Sasl:
+def _sasl(given: _Settings, trusted: str) -> Sasl:
     mechanism = given.get("sasl.mechanism").upper()
     handler = given.get(LOGIN_HANDLER)
     if handler and handler not in LOGIN_HANDLERS:
@@ -307,7 +322,7 @@ def _sasl(given: _Settings) -> Sasl:
         fault = f"is {mechanism!r}" if mechanism else "is missing"
         given.fail("sasl.mechanism", f"{fault}; accepted are {', '.join(MECHANISMS)}")
     if mechanism == "OAUTHBEARER":
-        return Sasl(mechanism, token_file=_token_file(given))
+        return _bearer(given, trusted)
     if given.one_of("sasl.jaas.config", "sasl.username") == "sasl.username":
         username, password = given.get("sasl.username"), given.get("sasl.password")
     else:
@@ -321,24 +336,45 @@ def _sasl(given: _Settings) -> Sasl:
     return Sasl(mechanism, username, password)
 
 
-def _token_file(given: _Settings) -> str:
-    """Return the file of the token. As in Kafka's clients, a file: URL names it instead of a token endpoint."""
-    _login(given, "OAUTHBEARER")
-    url = urlsplit(given.get(TOKEN_URL))
-    if url.scheme != "file" or not url.path.startswith("/"):
-        fault = f"is a URL of {url.scheme!r}" if url.scheme else "names no file"
-        given.fail(TOKEN_URL, f"{fault}; accepted is file:///PATH of a file with a token")
-    return unquote(url.path)
+def _bearer(given: _Settings, trusted: str) -> Sasl:
+    """Return the way to a token. As in Kafka's clients, a file: URL names it instead of a token endpoint."""
+    options = _login_options(given, "OAUTHBEARER")
+    text = given.get(TOKEN_URL)
+    try:
+        url = urlsplit(text)
+        _ = url.port
+    except ValueError as error:
+        given.fail(TOKEN_URL, f"is not a URL: {error}")
+    if url.scheme == "file" and url.path.startswith("/"):
+        return Sasl("OAUTHBEARER", token_file=unquote(url.path))
+    if url.scheme not in ("http", "https") or not url.hostname or url.username is not None:
+        given.fail(
+            TOKEN_URL,
+            "names no file and no server; accepted are file:///PATH of a file with a token, and "
+            "https://HOST/PATH of a server that gives tokens",
+        )
+    client_id = given.get(CLIENT_ID) or options.get("clientId", "")
+    secret = given.get(CLIENT_SECRET) or options.get("clientSecret", "")
+    if not client_id or not secret:
+        name = CLIENT_SECRET if client_id else CLIENT_ID
+        given.fail(name, "is missing, which the server of sasl.oauthbearer.token.endpoint.url requires")
+    scope = given.get(SCOPE) or options.get("scope", "")
+    return Sasl("OAUTHBEARER", grant=Grant(text, client_id, secret, scope, trusted))
 
 
 def _login(given: _Settings, mechanism: str) -> tuple[str, str]:
+    options = _login_options(given, mechanism)
+    return options.get("username", ""), options.get("password", "")
+
+
+def _login_options(given: _Settings, mechanism: str) -> Mapping[str, str]:
     text = given.get("sasl.jaas.config")
     if not text:
-        return "", ""
+        return {}
     try:
         module = parse_login_module(text)
     except ValueError as error:
         given.fail("sasl.jaas.config", str(error))
     if module.name != MECHANISMS[mechanism]:
         given.fail("sasl.jaas.config", f"names {module.name}; {mechanism} takes {MECHANISMS[mechanism]}")
-    return module.options.get("username", ""), module.options.get("password", "")
+    return module.options

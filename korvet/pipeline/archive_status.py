@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-import pyarrow.fs as pafs
 from attrs import frozen
-from deltalake import DeltaTable
 
 from korvet.client import EARLIEST, LATEST, Client, Topic, TopicPartition
 from korvet.client.isolation import READ_COMMITTED
@@ -16,9 +14,9 @@ from korvet.lake.chain import Stretch, missing_stretches, without
 from korvet.lake.compacting import held_ranges
 from korvet.lake.erasing import erased_places
 from korvet.lake.errors import LakeError, RecreatedTopic, WrongTable
+from korvet.lake.listing import tables_in
 from korvet.lake.location import Location
 from korvet.lake.retrying import retried
-from korvet.lake.store_errors import store_errors
 from korvet.lake.table import LakeTable
 from korvet.lake.verification import absent, wrongs
 from korvet.pipeline.archive_plan import Wanted, bounds_of
@@ -46,37 +44,6 @@ class PartitionStatus:
     more: bool
     #: Seconds for which the oldest of them has been waiting.
     lag_s: float | None
-
-
-def tables_in(lake: Location) -> list[str]:
-    """Return the names of the Delta tables in a lake, sorted. Raises Unreachable."""
-    with store_errors(lake):
-        filesystem = lake.filesystem()
-        found = filesystem.get_file_info(pafs.FileSelector(lake.path, allow_not_found=True))
-        logs = [f"{info.path}/_delta_log" for info in found if info.type == pafs.FileType.Directory]
-        there = filesystem.get_file_info(logs) if logs else []
-        names = (
-            info.path.rstrip("/").split("/")[-2] for info in there if info.type == pafs.FileType.Directory
-        )
-        # In S3, an empty object may represent a folder without files.
-        return sorted(name for name in names if is_table(lake.child(name)))
-
-
-def is_table(location: Location) -> bool:
-    """Return True if there is a Delta table."""
-    return DeltaTable.is_deltatable(location.url, location.storage_options())
-
-
-def archives_in(lake: Location) -> list[str]:
-    """Return the topics that have an archive in a lake, sorted. Other tables, such as typed ones, are left out."""
-    names = []
-    for name in tables_in(lake):
-        try:
-            LakeTable.open(lake, name)
-        except WrongTable:
-            continue
-        names.append(name)
-    return names
 
 
 async def status(

@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC
 from functools import partial
-from typing import Any, cast
+from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import trio
-from attrs import frozen
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
 
-from korvet.client import PLAINTEXT, Security, Topic
-from korvet.lake.errors import LakeError, NoTable
+from korvet.client import PLAINTEXT, Topic
+from korvet.lake.errors import NoTable
 from korvet.lake.file_reading import checked
 from korvet.lake.location import Location
 from korvet.lake.schema import FILE_SCHEMA, FIRST_MS, LAST_MS
 from korvet.lake.store_errors import store_errors
 from korvet.lake.table import LakeTable
-from korvet.pipeline.archive_status import archives_in, tables_in
 from korvet.pipeline.cluster import Connecting
+from korvet.pipeline.views import Lake, named_sources
 from korvet.protocol.errors import UnknownTopicOrPartition
 
 # The columns inside the files. The date is computed from the timestamp.
@@ -38,82 +38,13 @@ timestampType int, headers array<struct<key:string,value:binary>>, timestamp_ms 
 EARLIEST = -2
 
 
-class AmbiguousView(LakeError):  # noqa: N818  the name states the fault
-    """Several topics or typed tables have the same name in SQL."""
-
-
-@frozen
-class Lake:
-    """The location of tables, and the brokers with later records; without brokers, only tables are read."""
-
-    location: Location
-    bootstrap_servers: str | None = None
-    typed: Location | None = None  # location of typed tables
-    security: Security = PLAINTEXT
-    request_timeout_s: float = 30.0
-
-    def topics(self) -> list[str]:
-        """Return the topics that have an archive."""
-        return archives_in(self.location)
-
-    def typed_tables(self) -> list[str]:
-        """Return the typed tables."""
-        return [] if self.typed is None else tables_in(self.typed)
-
-
-def view_name(topic: str) -> str:
-    """Return a topic's name in SQL, with an underscore for each character that identifiers cannot have."""
-    return re.sub(r"\W", "_", topic, flags=re.ASCII)
-
-
 def create_views(spark: SparkSession, lake: Lake, sql: str) -> list[str]:
-    """Create the views whose names occur in `sql`, and return these names.
-
-    A topic's view is named by `view_name`, a typed table's typed_<table>. In backticks the exact name is accepted, too.
-    Raises LakeError, AmbiguousView if `sql` has a name that several topics or tables have.
-    """
-    quoted = set(re.findall(r"`([^`]+)`", sql))
-    words = {word.lower() for word in re.findall(r"\w+", re.sub(r"`[^`]+`", " ", sql))}
-    wanted: dict[str, list[_Source]] = {}
-    for source in _sources(spark, lake):
-        for name in {source.view, source.exact.lower()}:
-            if name in words or name in {each.lower() for each in quoted}:
-                wanted.setdefault(name, []).append(source)
-    chosen = {name: _one_of(name, sources, quoted) for name, sources in wanted.items()}
+    """Create the views whose names occur in `sql`, and return these names. Raises the errors of `named_sources`."""
+    chosen = named_sources(lake, sql)
     for name, source in chosen.items():
-        source.rows().createOrReplaceTempView(f"`{name}`")
+        rows = united(spark, lake, source.name) if source.typed is None else typed_rows(spark, source.typed)
+        rows.createOrReplaceTempView(f"`{name}`")
     return list(chosen)
-
-
-@frozen
-class _Source:
-    """The rows of a topic or a typed table, its exact name in SQL, and its name without backticks."""
-
-    what: str
-    exact: str
-    view: str
-    rows: Callable[[], DataFrame]
-
-
-def _sources(spark: SparkSession, lake: Lake) -> Iterator[_Source]:
-    for topic in lake.topics():
-        yield _Source(f"topic {topic}", topic, view_name(topic).lower(), partial(united, spark, lake, topic))
-    for table in lake.typed_tables():
-        name = f"typed_{table}"
-        rows = partial(typed_rows, spark, cast(Location, lake.typed).child(table))
-        yield _Source(f"typed table {table}", name, view_name(name).lower(), rows)
-
-
-def _one_of(name: str, sources: Sequence[_Source], quoted: Collection[str]) -> _Source:
-    """Return the source that a name means: if several have it, the one whose exact name is in backticks."""
-    exact = [each for each in sources if each.exact in quoted and each.exact.lower() == name]
-    if len(sources) == 1 or len(exact) == 1:
-        return (exact or sources)[0]
-    raise AmbiguousView(
-        f"{name} names several: {', '.join(each.what for each in sources)}; in SQL a name has an underscore for each "
-        "character other than letters, digits and underscores, and no difference of case; the exact name in backticks "
-        "names one of them."
-    )
 
 
 def united(spark: SparkSession, lake: Lake, topic: str) -> DataFrame:
@@ -124,7 +55,7 @@ def united(spark: SparkSession, lake: Lake, topic: str) -> DataFrame:
     if lake.bootstrap_servers is None:
         return archived(spark, LakeTable.open(lake.location, topic))
     connecting = Connecting(
-        lake.bootstrap_servers, request_timeout_s=lake.request_timeout_s, security=lake.security
+        lake.bootstrap_servers, request_timeout_s=lake.request_timeout_s, security=lake.security or PLAINTEXT
     )
     described = described_topic(connecting, topic)
     table = LakeTable.open(lake.location, topic, described.topic_id)
@@ -152,9 +83,21 @@ def typed_rows(spark: SparkSession, location: Location) -> DataFrame:
     with store_errors(location):
         table = DeltaTable(location.url, storage_options=location.storage_options())
         schema = StructType.fromJson(json.loads(table.schema().to_json()))
-        count = len(table.file_uris())
+        paths = pa.table(table.get_add_actions())["path"].to_pylist()
+    if location.is_local and paths and _is_in_files(table):
+        # Spark's reader reads only the columns and row groups that the statement needs.
+        return spark.read.schema(schema).parquet(
+            *(_escaped(f"{location.path}/{unquote(path)}") for path in paths)
+        )
+    count = len(paths)
     numbers = spark.range(0, count, 1, max(1, count))
     return numbers.mapInArrow(partial(_read_fragments, location, table.version()), schema)
+
+
+def _is_in_files(table: DeltaTable) -> bool:
+    """Return True if the files of a table hold all of its columns, and no rows that were deleted."""
+    features = table.protocol().reader_features or ()
+    return not table.metadata().partition_columns and set(features) <= {"timestampNtz"}
 
 
 def _read_fragments(

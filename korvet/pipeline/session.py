@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
@@ -23,6 +25,8 @@ SETTINGS = {
     # Below the maximum, Spark measures every row that comes from Python: five times slower with headers.
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647b",
     "spark.sql.session.timeZone": "UTC",
+    # Conditions on topic, partition, offset and timestamp restrict what is fetched.
+    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -30,6 +34,14 @@ SETTINGS = {
 LOCAL_SETTINGS = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
 # Halves the start time and the CPU usage of jobs that work in Python, where Java only schedules tasks.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+CONNECT_PORT = 15002
+CONNECT_TIMEOUT_S = 10.0
+
+
+class NoServer(Exception):  # noqa: N818  the name states what is missing
+    """No Spark Connect server answers at a URL."""
 
 
 class JavaNotFound(Exception):  # noqa: N818  the name states what is missing
@@ -73,6 +85,33 @@ def spark_session(
     for name, value in chosen.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def remote_session(url: str) -> SparkSession:
+    """Return a session of a Spark Connect server. Raises NoServer. The caller must stop the session."""
+    # Spark itself would try again for minutes.
+    try:
+        parts = urlsplit(url)
+        address = (parts.hostname, parts.port or CONNECT_PORT)
+        if parts.scheme != "sc" or not parts.hostname:
+            raise NoServer(f"{url!r} is not a Spark Connect server; accepted: sc://HOST:PORT")
+        socket.create_connection(address, CONNECT_TIMEOUT_S).close()
+    except ValueError as error:
+        raise NoServer(f"{url!r} is not a Spark Connect server: {error}; accepted: sc://HOST:PORT") from None
+    except OSError as error:
+        raise NoServer(
+            f"No Spark Connect server answers at {parts.netloc}: {error.strerror or error}"
+        ) from None
+    return SparkSession.builder.remote(url).getOrCreate()
+
+
+def connect_settings(port: int) -> dict[str, str]:
+    """Return the settings with which a session serves Spark Connect, to programs on this machine."""
+    return {
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": LOOPBACK,
+        "spark.connect.grpc.binding.port": str(port),
+    }
 
 
 def find_java() -> Path:

@@ -8,12 +8,18 @@ sends between these processes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 import trio
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -37,6 +43,7 @@ from korvet.pipeline.planning import (
     recreated,
     resolve,
 )
+from korvet.pipeline.pushing import Conditions
 from korvet.pipeline.splitting import split
 from korvet.pipeline.topic_reading import Range, RangePartition, arrow_schema, read_batches
 from korvet.pipeline.topic_writing import BatchWriter, StreamWriter, check_columns, check_topic
@@ -88,6 +95,11 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
+        self.conditions = Conditions()
+
+    @property
+    def pushFilters(self) -> PushFilters:  # noqa: N802  Spark's name
+        return PushFilters(self)
 
     def partitions(self) -> list[InputPartition]:
         return [RangePartition(each) for each in trio.run(self._plan)] or [RangePartition(None)]
@@ -102,7 +114,22 @@ class BatchReader(DataSourceReader):
             start = await resolve(client, options, "starting", tps)
             end = await resolve(client, options, "ending", tps)
             ranges = await ranges_between(client, options, start, end)
+            ranges = await self.conditions.restrict(client, ranges, options.isolation_level)
             return await split(Fetcher(client, options.isolation_level), options, ranges, Counts())
+
+
+class PushFilters:
+    """The method `pushFilters` of a reader: it notes the conditions, and leaves them all to Spark as well."""
+
+    # Spark refuses a reader that overrides the method, unless spark.sql.python.filterPushdown.enabled is true.
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: BatchReader) -> None:
+        self.reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        self.reader.conditions = Conditions.of(filters)
+        return filters
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -73,7 +73,7 @@ def open_lake(url: str) -> Lake:
 def read_tables(location: Any) -> list[Table]:
     """Return the archive tables in a lake. Raises LakeAway. It blocks."""
     from korvet.lake.errors import LakeError, WrongTable  # noqa: PLC0415
-    from korvet.pipeline.archive_status import tables_in  # noqa: PLC0415
+    from korvet.lake.listing import tables_in  # noqa: PLC0415
 
     found = []
     try:

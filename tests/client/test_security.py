@@ -13,7 +13,17 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from korvet.client.security import PLAINTEXT, TOKEN_URL, Sasl, Security, security_of
+from korvet.client.security import (
+    CLIENT_ID,
+    CLIENT_SECRET,
+    PLAINTEXT,
+    SCOPE,
+    TOKEN_URL,
+    Sasl,
+    Security,
+    security_of,
+)
+from korvet.client.token_endpoint import Grant
 
 PLAIN_LOGIN = (
     'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="hush";'
@@ -110,6 +120,31 @@ def test_security_pickles_file_contents_and_hides_them_in_its_repr(
     assert ("ssl.endpoint.identification.algorithm" in settings) == (not travelled.tls.checks_host_name)
 
 
+GRANT = {**OAUTH, TOKEN_URL: "https://x/token", CLIENT_ID: "alice", CLIENT_SECRET: "hush", SCOPE: "kafka"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        GRANT,
+        {
+            **OAUTH,
+            TOKEN_URL: "https://x/token",
+            "sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+            'clientId="alice" clientSecret="hush" scope="kafka";',
+        },
+    ],
+    ids=["settings", "login module"],
+)
+def test_client_credentials_are_sent_to_workers_and_not_shown(settings: dict[str, str]) -> None:
+    found = security_of(settings)
+    travelled = pickle.loads(pickle.dumps(found))
+
+    assert Sasl("OAUTHBEARER", grant=Grant("https://x/token", "alice", "hush", "kafka")) == found.sasl
+    assert found == travelled == security_of(found.settings())
+    assert "hush" not in repr(found)
+
+
 def test_pem_contents_are_accepted_instead_of_files(folder: Path) -> None:
     given = {
         "security.protocol": "SSL",
@@ -133,10 +168,14 @@ def test_pem_contents_are_accepted_instead_of_files(folder: Path) -> None:
         ({"sasl.mechanisms": "PLAIN"}, "sasl.mechanisms is not supported; accepted are .*sasl.mechanism,"),
         ({**PLAIN, "sasl.mechanism": ""}, "sasl.mechanism is missing; accepted are PLAIN, SCRAM-SHA-256"),
         ({**PLAIN, "sasl.mechanism": "OAUTHBEARER"}, "names PlainLoginModule; OAUTHBEARER takes OAuthB"),
-        (OAUTH, "sasl.oauthbearer.token.endpoint.url names no file; accepted is file:///PATH"),
+        (OAUTH, "sasl.oauthbearer.token.endpoint.url names no file and no server; accepted are file:///"),
+        ({**OAUTH, TOKEN_URL: "ftp://x/token"}, "endpoint.url names no file and no server"),
+        ({**OAUTH, TOKEN_URL: "https://me:hush@x/token"}, "endpoint.url names no file and no server"),
+        ({**OAUTH, TOKEN_URL: "https://x:y/token"}, "endpoint.url is not a URL: Port could not be cast"),
+        ({**OAUTH, TOKEN_URL: "https://x/token"}, "credentials.client.id is missing, which the server of"),
         (
-            {**OAUTH, TOKEN_URL: "https://x/token"},
-            "endpoint.url is a URL of 'https'; accepted is file:///PATH",
+            {**OAUTH, TOKEN_URL: "https://x/token", CLIENT_ID: "alice"},
+            "credentials.client.secret is missing, which the server of",
         ),
         ({**PLAIN, "sasl.mechanism": "GSSAPI"}, "sasl.mechanism is 'GSSAPI'; accepted are PLAIN, SCRAM"),
         ({**PLAIN, "sasl.mechanism": "SCRAM-SHA-256"}, "names PlainLoginModule; SCRAM-SHA-256 takes Scram"),

@@ -46,7 +46,7 @@ def grown(table: DecodedTable, **values: object) -> DecodedTable:
     row = {"_partition": 0, "_offset": offset, **values}
     rows = pa.Table.from_pylist([row], schema=table.schema)
     partition_by = tuple(table.delta.metadata().partition_columns)
-    with PartWriter(table.location, partition_by, statistics=("_partition", "_offset")) as writer:
+    with PartWriter(table.location, partition_by) as writer:
         writer.write(rows)
     return table.commit([Span(0, offset, offset + 1)], writer.parts)
 
@@ -74,6 +74,45 @@ def test_typed_table_is_mirrored_and_follows_new_columns(tmp_path: Path) -> None
     assert (1, 0) == (done.added, done.removed)
     expected = [("nut", "1.00", 7, None, None), ("bolt", None, None, "red", 1.5)]
     assert expected == rows(tmp_path, "item, price::varchar, parts[1].n, color, size.cm")
+
+
+def test_column_with_a_name_of_iceberg_s_own_has_another_name_there(tmp_path: Path) -> None:
+    """Spark opens no table with a column `_partition`."""
+    schema = pa.schema([*COLUMNS, pa.field("_file", pa.int64())])
+    table = grown(typed(tmp_path, schema), item="nut", _file=1)
+    mirror(tmp_path).update(Original.open(lake(tmp_path), TOPIC))
+    grown(table, item="bolt", _file=2)
+    mirror(tmp_path).update(Original.open(lake(tmp_path), TOPIC))
+
+    iceberg = mirror(tmp_path).table(TOPIC)
+
+    assert ["_partition_", "_offset", "item"] == iceberg.schema().column_names[:3]
+    expected = [(0, 0, "nut", 1), (0, 1, "bolt", 2)]
+    assert expected == rows(tmp_path, "_partition_, _offset, item, _file_")
+    found = sorted(iceberg.scan().to_arrow().to_pylist(), key=lambda row: row["_offset"])
+    assert expected == [(row["_partition_"], row["_offset"], row["item"], row["_file_"]) for row in found]
+    assert [] == list(iceberg.scan(row_filter="_partition_ = 1").plan_files())
+    assert 1 == len(list(iceberg.scan(row_filter="_file_ = 2").plan_files()))
+
+
+def test_mirror_that_an_earlier_korvet_made_gets_the_other_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = grown(typed(tmp_path), item="nut")
+    with monkeypatch.context() as earlier:
+        for module in ("original", "mirror"):
+            earlier.setattr(f"korvet.lake.iceberg.{module}.RESERVED", frozenset())
+        mirror(tmp_path).update(Original.open(lake(tmp_path), TOPIC))
+    assert "_partition" in mirror(tmp_path).table(TOPIC).schema().column_names
+    grown(table.with_columns([pa.field("color", pa.string())]), item="bolt", color="red")
+
+    mirror(tmp_path).update(Original.open(lake(tmp_path), TOPIC))
+
+    assert "_partition" not in mirror(tmp_path).table(TOPIC).schema().column_names
+    expected = [(0, 0, "nut", None), (0, 1, "bolt", "red")]
+    assert expected == rows(tmp_path, "_partition_, _offset, item, color")
+    found = mirror(tmp_path).table(TOPIC).scan().to_arrow()
+    assert [0, 0] == found["_partition_"].to_pylist()
 
 
 def test_readers_skip_files_of_typed_tables_by_offset(tmp_path: Path) -> None:

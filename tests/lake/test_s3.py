@@ -10,12 +10,12 @@ import pytest
 from korvet.lake.compacting import Compaction
 from korvet.lake.erasing import Erasure, key_set
 from korvet.lake.errors import CommitConflict, NoTable, Unreachable, UnsafeStore
+from korvet.lake.listing import archives_in, tables_in
 from korvet.lake.location import Location
 from korvet.lake.put_if_absent import refuse_unsafe_store
 from korvet.lake.retrying import retried
 from korvet.lake.table import LakeTable
 from korvet.lake.verification import absent, wrongs
-from korvet.pipeline.archive_status import archives_in, tables_in
 from korvet.pipeline.decoding.auditing import audit_decoded
 from korvet.pipeline.decoding.decoded_files import PartWriter
 from korvet.pipeline.decoding.expiring import drop_before
@@ -164,7 +164,7 @@ def test_typed_table_is_joined_expired_and_audited(lake: Location) -> None:
     table = DecodedTable.create(lake.child("typed"), TYPED, TOPIC, TOPIC_ID, schema)
     for offset in range(3):
         row = {"_partition": 0, "_offset": offset, "_timestamp": datetime(2026, 1, 1 + offset, tzinfo=UTC)}
-        with PartWriter(table.location, statistics=("_partition", "_offset")) as writer:
+        with PartWriter(table.location) as writer:
             writer.write(pa.Table.from_pylist([row], schema=schema))
         table = table.commit([Span(0, offset, offset + 1)], writer.parts)
 

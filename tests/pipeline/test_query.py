@@ -20,7 +20,8 @@ from korvet.client import Record
 from korvet.lake.errors import RecreatedTopic
 from korvet.lake.location import Location
 from korvet.lake.table import LakeTable
-from korvet.pipeline.query import AmbiguousView, Lake, create_views, united, view_name, zoned
+from korvet.pipeline.query import create_views, united, zoned
+from korvet.pipeline.views import AmbiguousView, Lake, view_name
 from tests.lake.support import written
 from tests.pipeline.archiving import archived
 from tests.pipeline.support import Cluster

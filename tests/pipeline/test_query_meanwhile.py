@@ -14,7 +14,8 @@ from pyspark.sql import functions as sf
 from korvet.cli.times import NAMED
 from korvet.client import TopicPartition
 from korvet.lake.location import Location
-from korvet.pipeline.query import Lake, united
+from korvet.pipeline.query import united
+from korvet.pipeline.views import Lake
 from tests.pipeline.archiving import archive_of, values
 from tests.pipeline.support import Cluster
 from tests.processes import KorvetProcess

@@ -19,6 +19,7 @@ from joserfc.jwk import ECKey, KeySet
 from korvet.client import open_client
 from korvet.client.scram import ScramClient
 from korvet.client.security import Sasl, Security, security_of
+from korvet.client.token_endpoint import Grant, forget
 from korvet.config import Config, ConfigError, Listener, load_config
 from korvet.protocol.errors import ErrorCode, SaslAuthenticationFailed
 from korvet.protocol.frames import SIZE
@@ -32,6 +33,7 @@ from korvet.security.users import Users
 from korvet.server.assembly import open_server
 from korvet.server.server import Server
 from korvet.storage.memory import MemoryStorage
+from tests.client.token_server import granted, token_server
 from tests.handlers.support import Shim, away
 from tests.talk import Client, connect, serving
 
@@ -206,6 +208,31 @@ def bearer(path: Path, expires_s: float) -> Security:
             "sasl.oauthbearer.token.endpoint.url": (path / "token").as_uri(),
         }
     )
+
+
+async def test_client_gets_its_token_from_a_server(tokens: dict[str, Any]) -> None:
+    text = token(300).decode().split()[1].rstrip("\x01")
+
+    async def cluster_id(server: Server, grant: Grant) -> str | None:
+        security = Security(sasl=Sasl("OAUTHBEARER", grant=grant))
+        async with open_client(server.bootstrap_servers, security=security) as client:
+            return client.cluster_id
+
+    with token_server() as given:
+        given.answers = [granted("not a token", expires_in=300), granted(text, expires_in=300)]
+        grant = given.grant()
+        async with secured(**tokens) as server:
+            with pytest.raises(SaslAuthenticationFailed):
+                await cluster_id(server, grant)
+            assert [server.broker.cluster_id] * 2 == [await cluster_id(server, grant) for _ in range(2)]
+            given.answers = [(401, {}, b"{}")]
+            forget(grant)
+            with pytest.raises(
+                SaslAuthenticationFailed, match="gives this client no token: 401 Unauthorized"
+            ):
+                await cluster_id(server, grant)
+
+    assert 3 == len(given.requests)
 
 
 async def test_client_reads_its_token_from_a_file(tokens: dict[str, Any], tmp_path: Path) -> None:

@@ -64,6 +64,11 @@ if TYPE_CHECKING:
 @click.option(
     "--numbers", metavar="TYPE", help="Inferred numbers: long, double or string. [long, double with a point]"
 )
+@click.option(
+    "--lenient",
+    metavar="RULES",
+    help="Conversions that are permitted, separated by commas: number-from-string, …",
+)
 @click.option("--on-error", metavar="WHAT", help="Bad rows: dlq (to TABLE~dlq), skip or stop. [dlq]")
 @click.option(
     "--partition-by", metavar="COLUMNS", help="Columns, separated by commas; days is the record's day."
@@ -86,6 +91,7 @@ if TYPE_CHECKING:
 @click.option(
     "--show", is_flag=True, help="Only show the columns that the first records need, and their faults."
 )
+@click.option("--redrive", is_flag=True, help="First decode the rows of dlq tables again.")
 @click.option("--accept-gap", is_flag=True, help="Continue after rows that the archive has lost.")
 @spark_options
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
@@ -100,6 +106,7 @@ def command(
     once: bool,
     every_s: float | None,
     show: bool,
+    redrive: bool,
     accept_gap: bool,
     master: str | None,
     spark_texts: tuple[str, ...],
@@ -115,6 +122,8 @@ def command(
     if once + (every_s is not None) + show != 1:
         raise click.UsageError("One of --once, --every and --show is needed.")
     archive, typed = parsed_location(lake, storage_texts), parsed_location(typed_text, storage_texts)
+    if redrive and show:
+        raise click.UsageError("--redrive does not go with --show, which writes nothing.")
     if archive.url == typed.url:
         raise click.BadParameter(
             "is the location of the archive; typed tables need a different one.", param_hint="--typed"
@@ -142,7 +151,7 @@ def command(
                 preview(decodings)
                 return
             display = Display()
-            job = DecodeJob(decodings, every_s, display.show)
+            job = DecodeJob(decodings, every_s, display.show, redrive)
             try:
                 with ended_by_signals(job), needing_extra():
                     job.run()
@@ -219,7 +228,11 @@ def summarize(job: DecodeJob, *, as_json: bool) -> None:
         names = ("topic", "records", "typed", "bad", "tombstones")
         print_json(
             [
-                {**{name: getattr(each, name) for name in names}, "error": each.error or None}
+                {
+                    **{name: getattr(each, name) for name in names},
+                    **({} if each.redriven is None else {"redriven": each.redriven}),
+                    "error": each.error or None,
+                }
                 for each in topics
             ]
         )
@@ -227,7 +240,9 @@ def summarize(job: DecodeJob, *, as_json: bool) -> None:
         for each in topics:
             click.echo(
                 f"{each.topic}: {each.records:,} records: {each.typed:,} typed, {each.bad:,} bad, "
-                f"{each.tombstones:,} tombstones" + (f"; failed: {each.error}" if each.error else "")
+                f"{each.tombstones:,} tombstones"
+                + ("" if each.redriven is None else f"; {each.redriven:,} of the dlq table redriven")
+                + (f"; failed: {each.error}" if each.error else "")
             )
             for fault in each.faults:
                 click.echo(f"  {fault}")

@@ -178,8 +178,8 @@ def erase_decoded(
 ) -> None:
     """Erase records from the tables at a location that were decoded from the topic. Raises LakeError."""
     from korvet.lake.erasing_decoded import DecodedErasure
+    from korvet.lake.listing import tables_in
     from korvet.lake.retrying import retried
-    from korvet.pipeline.archive_status import tables_in
 
     for name in tables_in(location):
         erasure = DecodedErasure(location.child(name), report.topic, places)

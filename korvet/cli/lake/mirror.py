@@ -104,7 +104,7 @@ def command(
 
 def tables(location: Location, names: str | None) -> list[str]:
     """Return the comma-separated names, or those of all Delta tables. Raises LakeError, and NoTable without any."""
-    from korvet.pipeline.archive_status import tables_in
+    from korvet.lake.listing import tables_in
 
     if names is not None:
         return [name for name in names.split(",") if name]

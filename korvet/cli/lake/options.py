@@ -166,7 +166,7 @@ def archives(location: Location, topics: str | None) -> list[str]:
     if topics is not None:
         return [name for name in topics.split(",") if name]
     with needing_extra():
-        from korvet.pipeline.archive_status import archives_in
+        from korvet.lake.listing import archives_in
 
     names = archives_in(location)
     if not names:
@@ -183,7 +183,7 @@ def korvet_tables(location: Location, topics: str | None) -> list[str]:
         return [name for name in topics.split(",") if name]
     with needing_extra():
         from korvet.lake.errors import WrongTable
-        from korvet.pipeline.archive_status import tables_in
+        from korvet.lake.listing import tables_in
         from korvet.pipeline.decoding.tables import open_table
     names = []
     for name in tables_in(location):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from korvet.pipeline.run.tables import Places
 
 THRESHOLD_EXCEEDED = 3
+LOOPBACK = "127.0.0.1"
 
 
 @click.command(name="run")
@@ -53,6 +56,10 @@ THRESHOLD_EXCEEDED = 3
 @click.option(
     "--metrics", metavar="HOST:PORT", help="Serve /metrics, /livez, /readyz and /status at this address."
 )
+@click.option(
+    "--sql-port", type=click.IntRange(1, 65535), metavar="PORT",
+    help="Serve Spark Connect at this port of the loopback, for korvet lake query --remote sc://localhost:PORT.",
+)  # fmt: skip
 @spark_options
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def command(
@@ -61,6 +68,7 @@ def command(
     lake: str | None,
     once: bool,
     metrics: str | None,
+    sql_port: int | None,
     master: str | None,
     spark_texts: tuple[str, ...],
     as_json: bool,
@@ -77,7 +85,7 @@ def command(
         from korvet.pipeline.cluster import Connecting
         from korvet.pipeline.run.policy import read_lake_file
         from korvet.pipeline.run.runner import Run
-        from korvet.pipeline.session import JavaNotFound, find_java, spark_session
+        from korvet.pipeline.session import JavaNotFound, connect_settings, find_java, spark_session
     read = read_lake_file(file)
     if read.bootstrap_servers and is_default("servers"):
         servers = read.bootstrap_servers
@@ -85,6 +93,8 @@ def command(
     given = spark_settings(spark_texts)
     refuse_other_settings(read.spark, f"{file}: $.spark")
     address = None if metrics is None else parsed_address(metrics)
+    if sql_port is not None:
+        refuse_used_port(sql_port)
     location, typed = locations(evolve(read, lake=lake or read.lake))
     logging.basicConfig(format="korvet: %(message)s")
     logging.getLogger("korvet.metrics.page").setLevel(logging.INFO)  # it logs its address
@@ -94,16 +104,18 @@ def command(
         if master is None:
             find_java()  # before anything is written
 
+        settings = {**({} if sql_port is None else connect_settings(sql_port)), **read.spark, **given}
+
         def start() -> SparkSession:
-            return spark_session(
-                "korvet lake run", master=master, settings={**read.spark, **given}, quick_java=True
-            )
+            return spark_session("korvet lake run", master=master, settings=settings, quick_java=True)
 
         workers = SparkWorkers(connecting, start)
         display = Display()
         run = Run(read, connecting, places_of(read, location, typed, workers), workers, once, display.show)
         try:
             with ended_by_signals(run), serving(run, address):
+                if sql_port is not None:
+                    workers.session()  # before the first record
                 run.run()
         finally:
             display.end()
@@ -157,6 +169,17 @@ def parsed_address(text: str) -> str:
         return parse_address(text).address
     except ValueError as error:
         raise click.BadParameter(f"{error}; accepted: HOST:PORT.", param_hint="--metrics") from None
+
+
+def refuse_used_port(port: int) -> None:
+    """Raise BadParameter if another program listens at this port of the loopback."""
+    # Spark would report it with a stack trace.
+    try:
+        socket.create_server((LOOPBACK, port)).close()
+    except OSError as error:
+        raise click.BadParameter(
+            f"{LOOPBACK}:{port}: {os.strerror(error.errno or 0)}.", param_hint="--sql-port"
+        ) from None
 
 
 class Display:

@@ -46,13 +46,13 @@ def errors_in_one_line() -> Iterator[None]:
     from pyspark.errors import PySparkException
     from pyspark.logger import PySparkLogger
 
-    from korvet.pipeline.session import JavaNotFound
+    from korvet.pipeline.session import JavaNotFound, NoServer
 
     # pyspark also logs each such error, as JSON with the whole stack of the JVM.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
         yield
-    except JavaNotFound as error:
+    except (JavaNotFound, NoServer) as error:
         raise click.ClickException(str(error)) from error
     except PySparkException as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]

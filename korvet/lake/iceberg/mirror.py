@@ -22,6 +22,7 @@ alone, and cleaning up the Iceberg table's own folder finds no file of the Delta
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Collection, Iterable
 from contextlib import suppress
@@ -46,7 +47,14 @@ from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 
 from korvet.lake.errors import LakeError
 from korvet.lake.files import FileRange, file_range
-from korvet.lake.iceberg.original import TYPE_ERRORS, Original, refused_types
+from korvet.lake.iceberg.original import (
+    RESERVED,
+    TYPE_ERRORS,
+    Original,
+    delta_name,
+    iceberg_name,
+    refused_types,
+)
 from korvet.lake.iceberg.table_schema import SCHEMA
 from korvet.lake.mirrored import FOLDER, MIRRORED
 
@@ -259,6 +267,11 @@ def _commit(table: Table, original: Original, known: int | None) -> tuple[int, i
 def _describe_columns(transaction: Transaction, original: Original) -> None:
     """Add the columns that the original has gained, and name all columns for files, which have no field ids."""
     properties = transaction.table_metadata.properties
+    reserved = RESERVED.intersection(transaction.table_metadata.schema().column_names)
+    if reserved:  # by an earlier korvet
+        with transaction.update_schema() as update:
+            for name in sorted(reserved):
+                update.rename_column(name, iceberg_name(name))
     if properties.get(SCHEMA_HASH) != original.schema_hash:
         try:
             with transaction.update_schema() as update:
@@ -266,9 +279,15 @@ def _describe_columns(transaction: Transaction, original: Original) -> None:
         except TYPE_ERRORS as error:
             raise refused_types(original, error) from error
         transaction.set_properties({SCHEMA_HASH: original.schema_hash})
-    mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
+    mapping = _name_mapping(transaction.table_metadata.schema())
     if properties.get(NAME_MAPPING) != mapping:
         transaction.set_properties({NAME_MAPPING: mapping})
+
+
+def _name_mapping(schema: Schema) -> str:
+    """Return the names that the columns have in files, as Iceberg's JSON."""
+    fields = json.loads(schema.name_mapping.model_dump_json())
+    return json.dumps([{**each, "names": [delta_name(name) for name in each["names"]]} for each in fields])
 
 
 def _split(

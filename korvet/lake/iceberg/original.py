@@ -35,6 +35,10 @@ from korvet.lake.store_errors import store_errors
 from korvet.lake.table import ARCHIVE, FORMAT_VERSION, KIND, VERSION
 
 EPOCH = date(1970, 1, 1)
+#: Names of Iceberg's metadata columns. Spark opens no table that has a column of such a name.
+RESERVED = frozenset(
+    {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
+)
 FIRST_ID = 1000  # of partition fields
 
 
@@ -94,7 +98,9 @@ class Original:
         if self.is_archive:
             return SCHEMA
         try:
-            without_ids = Catalog._convert_schema_if_needed(pa.schema(self.delta.schema().to_arrow()))  # noqa: SLF001  as catalogues do
+            columns = pa.schema(self.delta.schema().to_arrow())
+            renamed = pa.schema([each.with_name(iceberg_name(each.name)) for each in columns])
+            without_ids = Catalog._convert_schema_if_needed(renamed)  # noqa: SLF001  as catalogues do
             return assign_fresh_schema_ids(without_ids)
         except TYPE_ERRORS as error:
             raise refused_types(self, error) from error
@@ -132,7 +138,7 @@ class Original:
                 PartitionField(
                     self.schema.find_field(name).field_id, FIRST_ID + place, IdentityTransform(), name
                 )
-                for place, name in enumerate(self.columns)
+                for place, name in enumerate(map(iceberg_name, self.columns))
             )
         )
 
@@ -141,7 +147,7 @@ class Original:
         if self.is_archive:
             return spec.fields == SPEC.fields
         return [(each.name, each.transform) for each in spec.fields] == [
-            (name, IdentityTransform()) for name in self.columns
+            (name, IdentityTransform()) for name in map(iceberg_name, self.columns)
         ]
 
     def data_files(self, schema: Schema) -> dict[str, DataFile]:
@@ -161,7 +167,7 @@ class Original:
         nulls = {
             each.field_id: int(number)
             for each in schema.fields
-            if (number := action.get(f"null_count.{each.name}")) is not None
+            if (number := action.get(f"null_count.{delta_name(each.name)}")) is not None
         }
         return DataFile.from_args(
             content=DataFileContent.DATA,
@@ -189,6 +195,16 @@ class Original:
         return Record(*(_days(_micros(action[f"partition.{name}"])) for name in self.columns))
 
 
+def iceberg_name(name: str) -> str:
+    """Return the Iceberg table's name of a column: that of the Delta table, unless Iceberg reserves it."""
+    return f"{name}_" if name in RESERVED else name
+
+
+def delta_name(name: str) -> str:
+    """Return the Delta table's name of a column of the Iceberg table."""
+    return name.removesuffix("_") if name.removesuffix("_") in RESERVED else name
+
+
 def refused_types(original: Original, error: Exception) -> NotMirrored:
     """Return the error for a table with a type that Iceberg does not have."""
     return NotMirrored(f"{original.location} has a column that Iceberg cannot describe: {error}")
@@ -207,7 +223,7 @@ def _bounds(action: Mapping[str, Any], which: str, schema: Schema) -> dict[int, 
     """Return the least or greatest values of the columns, in Iceberg's encoding by field id."""
     found = {}
     for each in schema.fields:
-        value = action.get(f"{which}.{each.name}")
+        value = action.get(f"{which}.{delta_name(each.name)}")
         if value is not None and isinstance(each.field_type, PrimitiveType):
             found[each.field_id] = to_bytes(each.field_type, _micros(value))
     return found

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from attrs import define, field
 
 from korvet.lake.location import Location
+from korvet.pipeline.decoding.statistics import statistics_of, with_nan
 from korvet.pipeline.decoding.tables import Part, partition_text
 
 MOST_OPEN = 32
@@ -39,22 +39,20 @@ class OpenFile:
     partition_values: dict[str, str | None]
     sink: pa.NativeFile
     writer: pq.ParquetWriter
+    schema: pa.Schema
+    metadata: list[pq.FileMetaData]  # of the file, once the writer is closed
     waiting: list[pa.Table] = field(factory=list)
     waiting_rows: int = 0
     waiting_bytes: int = 0
     count: int = 0
-    least: dict[str, int] = field(factory=dict)
-    greatest: dict[str, int] = field(factory=dict)
+    with_nan: set[str] = field(factory=set)
 
-    def write(self, rows: pa.Table, statistics: Sequence[str]) -> None:
+    def write(self, rows: pa.Table) -> None:
         self.waiting.append(rows)
         self.waiting_rows += rows.num_rows
         self.waiting_bytes += rows.nbytes
         self.count += rows.num_rows
-        for name in statistics:
-            bounds = pc.min_max(rows.column(name)).as_py()
-            self.least[name] = min(self.least.get(name, bounds["min"]), bounds["min"])
-            self.greatest[name] = max(self.greatest.get(name, bounds["max"]), bounds["max"])
+        self.with_nan |= with_nan(rows)
         if self.waiting_rows >= ROW_GROUP_ROWS or self.waiting_bytes >= ROW_GROUP_BYTES:
             self.flush()
 
@@ -66,14 +64,10 @@ class OpenFile:
 
 @define
 class PartWriter:
-    """Writes rows to files inside a table's folder. As a context manager, it closes the files on exit, as `parts`.
-
-    `statistics` are integer columns without nulls whose minimum and maximum are recorded in the log.
-    """
+    """Writes rows to files inside a table's folder. As a context manager, it closes the files on exit, as `parts`."""
 
     location: Location
     partition_by: tuple[str, ...] = ()
-    statistics: tuple[str, ...] = ()
     folder: str = ""
     parts: list[Part] = field(factory=list)
     _open: dict[Values, OpenFile] = field(factory=dict)
@@ -97,7 +91,7 @@ class PartWriter:
     def write(self, rows: pa.Table) -> None:
         """Write rows, each to the file of its partition values. Raises OSError."""
         for values, piece in self._by_values(rows):
-            self._file(values, piece.schema).write(piece, self.statistics)
+            self._file(values, piece.schema).write(piece)
 
     def _by_values(self, rows: pa.Table) -> Iterator[tuple[Values, pa.Table]]:
         if not rows.num_rows:
@@ -136,10 +130,16 @@ class PartWriter:
         if self.location.is_local:
             Path(whole).parent.mkdir(parents=True, exist_ok=True)
         sink = self._filesystem.open_output_stream(whole)
+        metadata: list[pq.FileMetaData] = []
         writer = pq.ParquetWriter(
-            sink, schema, compression=COMPRESSION, write_page_checksum=True, store_schema=False
+            sink,
+            schema,
+            compression=COMPRESSION,
+            write_page_checksum=True,
+            store_schema=False,
+            metadata_collector=metadata,
         )
-        return OpenFile(path, partition_values, sink, writer)
+        return OpenFile(path, partition_values, sink, writer, schema, metadata)
 
     def _finish(self, values: Values) -> None:
         file = self._open.pop(values)
@@ -148,7 +148,6 @@ class PartWriter:
         size = file.sink.tell()
         file.sink.close()
         modified_ms = time.time_ns() // 1_000_000
-        part = Part(
-            file.path, size, modified_ms, file.count, file.partition_values, file.least, file.greatest
-        )
+        statistics = statistics_of(file.metadata[0], file.schema, file.with_nan)
+        part = Part(file.path, size, modified_ms, file.count, file.partition_values, statistics)
         self.parts.append(part)

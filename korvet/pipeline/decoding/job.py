@@ -13,6 +13,7 @@ from korvet.lake.errors import CommitConflict, LakeError, OutOfOrder, Unreachabl
 from korvet.lake.put_if_absent import refuse_unsafe_store
 from korvet.pipeline.archive_workers import SparkFailed
 from korvet.pipeline.decoding.leaves import SchemaFault
+from korvet.pipeline.decoding.redriving import Redriven, redrive
 from korvet.pipeline.decoding.registry import RegistryError
 from korvet.pipeline.decoding.rounds import Decoding, RoundResult
 from korvet.pipeline.decoding.slices import SHOWN_FAULTS, Fault
@@ -35,8 +36,14 @@ class Progress:
     tombstones: int = 0
     columns: list[str] = field(factory=list)
     faults: list[Fault] = field(factory=list)
+    #: The rows of the dlq table that fit now; None if they were not decoded again.
+    redriven: int | None = None
     error: str = ""
     failures: int = 0
+
+    def note(self, redriven: Redriven) -> None:
+        self.redriven = redriven.typed
+        self.columns += redriven.columns
 
     def add(self, result: RoundResult) -> None:
         outcome = result.outcome
@@ -54,11 +61,15 @@ class Progress:
 
 @define
 class DecodeJob:
-    """Runs decodings every `every_s` seconds, or until there is nothing left. `on_progress` is called on changes."""
+    """Runs decodings every `every_s` seconds, or until there is nothing left. `on_progress` is called on changes.
+
+    If `redrives`, the rows of each dlq table are decoded again before the topic's first round.
+    """
 
     decodings: Sequence[Decoding]
     every_s: float | None = None
     on_progress: Callable[[DecodeJob], None] = lambda _: None
+    redrives: bool = False
     progress: dict[str, Progress] = field(factory=dict, init=False)
     stopping: threading.Event = field(factory=threading.Event, init=False)
 
@@ -87,6 +98,8 @@ class DecodeJob:
         topic = decoding.specification.topic
         progress = self.progress.setdefault(topic, Progress(topic))
         try:
+            if self.redrives and progress.redriven is None:
+                progress.note(redrive(decoding))
             result = decoding.round()
         except (CommitConflict, OutOfOrder) as error:
             log.info(

@@ -113,9 +113,8 @@ def _joined(table: DecodedTable, group: FileGroup) -> Part:
     schema = file_schema(table)
     first = group.files[0]
     folder = first.path.rpartition("/")[0]
-    statistics = tuple(name for name in table.place if name in schema.names)
     # A folder with escaped characters is not needed: the log has the values of partition columns.
-    with PartWriter(table.location, (), statistics, "" if "%" in folder else folder) as writer:
+    with PartWriter(table.location, (), "" if "%" in folder else folder) as writer:
         for file in group.files:
             for rows in conformed_rows(table, file, schema, filesystem):
                 writer.write(rows)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import struct
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
 from typing import Any, Literal
 from uuid import UUID
 
@@ -21,11 +22,20 @@ Timestamps = Literal["iso", "epoch_s", "epoch_ms", "epoch_us"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SHOWN_CHARACTERS = 60
+DIGITS = Context(prec=76)
 INSTANT = re.compile(
     r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?(Z|[+-]\d\d(?::?\d\d)?)?", re.ASCII
 )
 Row = dict[str, Any]
 INTEGER = re.compile(r"-?\d+", re.ASCII)
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+#: Conversions of values that do not fit their columns, each permitted by its name.
+NUMBER_FROM_STRING = "number-from-string"
+DECIMAL_FROM_STRING = "decimal-from-string"
+STRING_FROM_NUMBER = "string-from-number"
+UTC_IF_NO_ZONE = "utc-if-no-zone"
+ROUND = "round"
+LENIENT = (NUMBER_FROM_STRING, DECIMAL_FROM_STRING, STRING_FROM_NUMBER, UTC_IF_NO_ZONE, ROUND)
 
 
 class Unfit(ValueError):  # noqa: N818  a finding about a row, which is caught and reported
@@ -78,6 +88,7 @@ class Reading:
     truncate_nanoseconds: bool = False
     exact_floats: bool = False  # a float column takes only values that it can hold without rounding
     escaped_names: bool = False  # names of columns are those of fields, escaped by `column_name`
+    lenient: frozenset[str] = frozenset()  # of LENIENT
 
 
 Exact = Callable[[Any, pa.DataType, Reading], Any]
@@ -102,13 +113,33 @@ def leaf_column(
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
             pass  # a value is out of range; the loop below finds it
     fitting = []
-    for value, number in zip(values, numbers, strict=True):
+    for given, number in zip(values, numbers, strict=True):
+        value = converted(given, kind, reading.lenient) if reading.lenient else given
         try:
             fitting.append(None if value is None else exact(value, kind, reading))
         except Unfit as fault:
             faults.add(number, path, str(fault))
             fitting.append(None)
     return pa.array(fitting, kind)
+
+
+def converted(value: Any, kind: pa.DataType, rules: frozenset[str]) -> Any:
+    """Return a value as the rules permit to convert it for a column, or unchanged. It may still not fit."""
+    if type(value) is str:
+        rule = DECIMAL_FROM_STRING if pa.types.is_decimal(kind) else NUMBER_FROM_STRING
+        is_number = pa.types.is_decimal(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        fits = is_number and rule in rules and NUMBER.fullmatch(value) and math.isfinite(float(value))
+        return Number(value) if fits else value
+    if ROUND not in rules or type(value) not in (Number, int):
+        return value
+    if pa.types.is_decimal(kind):
+        try:
+            return Decimal(value).quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_EVEN, DIGITS)
+        except InvalidOperation:
+            return value  # too large
+    if pa.types.is_float64(kind) and INTEGER.fullmatch(str(value)) and math.isfinite(float(str(value))):
+        return float(str(value))
+    return value
 
 
 def is_rounded(array: pa.Array, values: Sequence[Any]) -> bool:
@@ -208,6 +239,8 @@ def exact_date(value: Any, kind: pa.DataType, _reading: Reading) -> date:
 def exact_timestamp(value: Any, kind: pa.DataType, reading: Reading) -> datetime:
     """Parse ISO 8601, with a UTC offset for `timestamp`, without for `timestamp_ntz`; or a number since 1970."""
     moment = value if type(value) is datetime else parsed_timestamp(value, kind, reading)
+    if moment.tzinfo is None and kind.tz is not None and UTC_IF_NO_ZONE in reading.lenient:
+        return moment.replace(tzinfo=UTC)
     if (moment.tzinfo is None) != (kind.tz is None):
         offset_text = "a UTC offset" if kind.tz is None else "no UTC offset"
         other = "timestamp" if kind.tz is None else "timestamp_ntz"

@@ -105,14 +105,14 @@ class Decoding:
 
         Raises LakeError (BadRow, MissingRows, CommitConflict, …), SchemaFault, RegistryError, SparkFailed.
         """
-        archive = self._open_archive()
-        typed, dlq = self._find(self.typed_location, TYPED), self._find(self.dlq_location, DLQ)
+        archive = self.open_archive()
+        typed, dlq = self.find(self.typed_location, TYPED), self.find(self.dlq_location, DLQ)
         self.typed, self.dlq = typed, dlq
         plan = self._plan(archive, typed, dlq)
         if not plan.spans:
             return None
         self.on_step("plan")
-        decoder = self._decoder(typed)
+        decoder = self.decoder(typed)
         slices = slices_of(archive, plan.spans, self.distribute.parallelism)
         typed, decoder, added = self._with_columns(archive, typed, decoder, plan, slices)
         if dlq is None and self.keeps_bad:
@@ -123,12 +123,12 @@ class Decoding:
 
     def preview(self) -> Preview:
         """Decode the first records without writing anything. Raises the errors of `round`."""
-        archive = self._open_archive()
+        archive = self.open_archive()
         plan = plan_of(archive, {}, None, accept_gap=True, max_bytes=COMMIT_BYTES)
         slices = slices_of(archive, plan.spans, 1)
-        decoder = self._decoder(self._find(self.typed_location, TYPED))
+        decoder = self.decoder(self.find(self.typed_location, TYPED))
         if self.specification.unknown == "add" or not decoder.fields:
-            decoder = self._grown(decoder, self._sample(archive, plan, decoder, slices))
+            decoder = self.grown(decoder, self._sample(archive, plan, decoder, slices))
         preview = Preview(schemas.ddl(decoder.fields))
         left = self.specification.sample
         for rows in archived_rows(archive.location, list(chain.from_iterable(slices)), plan.spans):
@@ -155,13 +155,13 @@ class Decoding:
     def keeps_bad(self) -> bool:
         return self.specification.on_error == "dlq"
 
-    def _open_archive(self) -> LakeTable:
+    def open_archive(self) -> LakeTable:
         self._archive = LakeTable.open(self.lake, self.specification.topic, previous=self._archive)
         if self.once and self._ends is None:
             self._ends = dict(self._archive.archived_up_to)
         return self._archive
 
-    def _find(self, location: Location, kind: str) -> DecodedTable | None:
+    def find(self, location: Location, kind: str) -> DecodedTable | None:
         """Return a table, or None if it does not exist yet."""
         archive = self._archive
         if archive is None or (kind == DLQ and not self.keeps_bad):
@@ -183,7 +183,7 @@ class Decoding:
 
     # --- Columns ------------------------------------------------------------------------------------------
 
-    def _decoder(self, typed: DecodedTable | None) -> Decoder:
+    def decoder(self, typed: DecodedTable | None) -> Decoder:
         """Return the decoder for the specification and the columns of the table, if it exists.
 
         Raises SchemaFault, WrongTable, RegistryError.
@@ -217,9 +217,9 @@ class Decoding:
         if specification.unknown == "add":
             self.on_step("infer")
             work = partial(infer_columns_of_slice, self._job(archive, plan, decoder))
-            decoder = self._grown(decoder, self.distribute(work, slices))
+            decoder = self.grown(decoder, self.distribute(work, slices))
         elif not decoder.fields:
-            decoder = self._grown(decoder, self._sample(archive, plan, decoder, slices))
+            decoder = self.grown(decoder, self._sample(archive, plan, decoder, slices))
             if not decoder.fields:
                 raise SchemaFault(
                     f"{specification.topic}: none of the first {specification.sample} records is an object "
@@ -244,7 +244,7 @@ class Decoding:
             typed = typed.with_columns(new)
         return typed, decoder, schemas.ddl([one for one in new if one.name not in RESERVED])
 
-    def _grown(self, decoder: Decoder, found: Iterable[Wanted]) -> Decoder:
+    def grown(self, decoder: Decoder, found: Iterable[Wanted]) -> Decoder:
         total: Wanted = Counter()
         for each in found:
             total.update(each)

@@ -28,7 +28,7 @@ from korvet.pipeline.decoding.columns import (
 from korvet.pipeline.decoding.confluent import HEADER_BYTES, looks_framed, schema_id
 from korvet.pipeline.decoding.inference import Wanted, wanted
 from korvet.pipeline.decoding.json_values import needs_numbers_as_written, objects
-from korvet.pipeline.decoding.leaves import Faults, Row, Unfit
+from korvet.pipeline.decoding.leaves import STRING_FROM_NUMBER, Faults, Row, Unfit
 from korvet.pipeline.decoding.names import field_name
 from korvet.pipeline.decoding.registry import NotRegistered, Registry
 from korvet.pipeline.decoding.reshaping import flatten, rename, unwrap
@@ -84,7 +84,11 @@ class Decoder:
 
     @classmethod
     def for_json(cls, specification: Specification, fields: Sequence[pa.Field]) -> Decoder:
-        exactly = specification.numbers == "string" or needs_numbers_as_written(fields)
+        exactly = (
+            specification.numbers == "string"
+            or STRING_FROM_NUMBER in specification.lenient
+            or needs_numbers_as_written(fields)
+        )
         registry = None if specification.registry is None else Registry(specification.registry)
         values = JsonValues(exactly, specification.framing == "confluent", registry)
         return cls(specification, tuple(fields), values)

@@ -17,7 +17,6 @@ from attrs import define, field, frozen
 from korvet.lake.file_reading import checked
 from korvet.lake.location import Location
 from korvet.lake.schema import FILE_SCHEMA
-from korvet.pipeline.decoding.columns import OFFSET, PARTITION
 from korvet.pipeline.decoding.decoded_files import PartWriter
 from korvet.pipeline.decoding.inference import Wanted
 from korvet.pipeline.decoding.row_decoding import Decoder, decode, infer_columns
@@ -98,11 +97,11 @@ def typed_writer(job: Job) -> PartWriter | None:
         return None
     if job.staged:
         return PartWriter(job.typed, folder=job.staged)
-    return PartWriter(job.typed, job.decoder.partition_columns(), (PARTITION, OFFSET))
+    return PartWriter(job.typed, job.decoder.partition_columns())
 
 
 def dlq_writer(job: Job) -> PartWriter | None:
-    return None if job.dlq is None else PartWriter(job.dlq, statistics=("partition", "offset"))
+    return None if job.dlq is None else PartWriter(job.dlq)
 
 
 def _decode_rows(

@@ -31,7 +31,7 @@ from cattrs.gen import make_dict_structure_fn
 
 from korvet.config import ConfigError
 from korvet.pipeline.decoding.inference import Numbers
-from korvet.pipeline.decoding.leaves import Reading, Timestamps, Unknown
+from korvet.pipeline.decoding.leaves import LENIENT, Reading, Timestamps, Unknown
 
 Format = Literal["json", "avro", "protobuf"]
 OnError = Literal["dlq", "skip", "stop"]
@@ -71,6 +71,7 @@ class Specification:
     numbers: Numbers = "long"
     timestamps: Timestamps = "iso"
     truncate_nanoseconds: bool = False
+    lenient: tuple[str, ...] = ()  # of LENIENT
     max_columns: int = 1000
     sample: int = 10_000  # records
     on_error: OnError = "dlq"
@@ -97,6 +98,7 @@ class Specification:
             self.truncate_nanoseconds,
             exact_floats=not is_json,
             escaped_names=is_json,
+            lenient=frozenset(self.lenient),
         )
 
     def faults(self) -> Iterator[tuple[str, str]]:
@@ -110,6 +112,11 @@ class Specification:
             yield "framing", "'none' does not go with registry, which JSON needs only for framed values"
         if self.numbers != "long" and self.format != "json":
             yield "numbers", "is for json: schemas of avro and protobuf define their number types"
+        for name in self.lenient:
+            if name not in LENIENT:
+                yield "lenient", f"{name!r} is none of {', '.join(LENIENT)}"
+        if self.lenient and self.format != "json":
+            yield "lenient", "is for json: avro and protobuf have types"
         if self.message and self.format != "protobuf":
             yield "message", "is for protobuf"
         if self.upsert and self.partition_by:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
@@ -47,6 +47,7 @@ from korvet.lake.table import (
     LakeTable,
     refuse_other_things,
 )
+from korvet.pipeline.decoding.statistics import Statistics
 
 FORMAT_VERSION = 1
 TYPED, DLQ = "typed", "dlq"
@@ -64,20 +65,23 @@ class Span:
 
 @frozen
 class Part:
-    """A written file, not yet committed. `least` and `greatest` are statistics by column."""
+    """A written file, not yet committed."""
 
     path: str  # inside the table
     size: int
     modified_ms: int
     count: int
     partition_values: dict[str, str | None]
-    least: dict[str, int]
-    greatest: dict[str, int]
+    statistics: Statistics
 
     def add_action(self, *, data_change: bool = True) -> AddAction:
         """Return the `add` action. `data_change` is False if the rows were already in the table."""
-        stats = {"numRecords": self.count, "minValues": self.least, "maxValues": self.greatest}
-        stats["nullCount"] = dict.fromkeys(self.least, 0)
+        stats = {
+            "numRecords": self.count,
+            "minValues": self.statistics.least,
+            "maxValues": self.statistics.greatest,
+            "nullCount": self.statistics.nulls,
+        }
         return AddAction(
             path=self.path,
             size=self.size,
@@ -90,7 +94,7 @@ class Part:
 
 @frozen
 class DecodedFile:
-    """A file of a snapshot. Missing statistics are None or left out."""
+    """A file of a snapshot. `least` and `greatest` are those of a row's partition and offset, if the log has them."""
 
     path: str  # as in the log: percent-encoded
     size: int
@@ -155,7 +159,12 @@ class DecodedTable(Snapshot):
                     mode="error",
                     partition_by=list(partition_by),
                     description=f"Topic {topic}, decoded by korvet ({kind}).",
-                    configuration={**properties, "delta.checkpointInterval": CHECKPOINT_INTERVAL},
+                    configuration={
+                        **properties,
+                        "delta.checkpointInterval": CHECKPOINT_INTERVAL,
+                        # By default, readers look only at the statistics of the first 32 columns.
+                        "delta.dataSkippingNumIndexedCols": "-1",
+                    },
                     storage_options=location.storage_options(),
                     raise_if_key_not_exists=False,
                 )
@@ -211,11 +220,14 @@ class DecodedTable(Snapshot):
         ]
         return sorted(found, key=lambda file: (file.modified_ms, file.path))
 
-    def offsets(self) -> dict[int, Int64s]:
-        """Read the offsets of all rows, by partition. Files that are not there have none. Raises Unreachable."""
+    def offsets(self, files: Iterable[DecodedFile] | None = None) -> dict[int, Int64s]:
+        """Read the offsets of all rows, or of those in some files, by partition. Raises Unreachable.
+
+        Files that are not there have none.
+        """
         filesystem = self.location.filesystem()
         found: dict[int, list[Int64s]] = {}
-        for file in self.files:
+        for file in self.files if files is None else files:
             inside = [name for name in self.place if name not in file.partition_values]
             with store_errors(self.location), suppress(FileNotFoundError):
                 rows = read_columns(filesystem, self.absolute(file), inside)

@@ -15,12 +15,12 @@ from attrs import define, field, frozen
 from korvet.client import Topic
 from korvet.lake.compacting import Compaction, groups_by_class
 from korvet.lake.errors import CommitConflict, LakeError, OutOfOrder, Unreachable
+from korvet.lake.listing import is_table
 from korvet.lake.location import Location
 from korvet.lake.retention import retain
 from korvet.lake.snapshots import Snapshot
 from korvet.lake.table import LakeTable
 from korvet.lake.vacuuming import last_vacuum_ms, vacuum
-from korvet.pipeline.archive_status import is_table
 from korvet.pipeline.archive_workers import SparkFailed
 from korvet.pipeline.decoding.distributing import Distribute
 from korvet.pipeline.decoding.expiring import drop_before
