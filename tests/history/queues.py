@@ -169,7 +169,7 @@ def durable_server() -> Iterator[RedisServer]:
 def queue_on_one_server(layout: str, brokers: int = 1) -> Iterator[tuple[Queue, list[Fault]]]:
     """Run brokers on a server whose acknowledged writes are on disk; yield their queue, and what can happen.
 
-    Each broker reaches the server through a proxy. Of several brokers one leads the partition.
+    Each broker reaches the server through a proxy. One broker leads the partition.
     """
     with ExitStack() as stack:
         server = stack.enter_context(durable_server())
