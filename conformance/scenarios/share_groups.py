@@ -51,6 +51,8 @@ GROUP_RESOURCE = 32
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 # Kafka initializes the state of a group's partitions after its first member has joined.
 PATIENCE_MS = 5000
+# Within this time Kafka has read the state of a partition, which it begins with the first fetch.
+READ_MS = 3000
 
 # The numbers of the first and the last record of a batch, and its types.
 Ack = tuple[int, int, Sequence[int]]
@@ -126,15 +128,19 @@ class Member:
         return answer
 
     def open(self) -> None:
-        """Begin a session, and wait until the broker has the state of the partition."""
+        """Begin a session, and wait until the group delivers records. There are none yet that it may acquire."""
 
+        # Kafka reads the state of the partition beside the fetch, whose answer names the partition once that has ended.
         def is_ready() -> bool:
-            answer = self.fetch("begins", keep=False, max_wait_ms=200, max_records=0, share_session_epoch=0)
-            return not answer.error_code and all(
-                not each.error_code for topic in answer.responses for each in topic.partitions
-            )
+            answer = self.fetch("begins", keep=False, max_wait_ms=200, share_session_epoch=0)
+            found = [each for topic in answer.responses for each in topic.partitions]
+            return bool(found) and not any(each.error_code for each in found)
 
         self.talk.wait_until(is_ready, "the state of the share partition is initialized")
+
+    def open_again(self) -> None:
+        """Begin a session of a partition that the group delivers already, and acquire nothing."""
+        self.fetch("begins", keep=False, max_records=0, share_session_epoch=0)
 
     def acquire(self, label: str, *acks: Ack, **fields: Any) -> Any:
         """Fetch, and wait for records."""
@@ -349,17 +355,51 @@ def fetches_of_members_that_have_nothing_assigned(talk: Talk, version: int) -> N
     group = talk.name("g")
     begin_earliest(talk, group)
     stranger = Member(talk, group, "jobs", "stranger", version=version)
-    stranger.fetch("of a group that does not exist", share_session_epoch=0)
+    stranger.fetch("of a group that does not exist", share_session_epoch=0, max_wait_ms=READ_MS)
     one, two = Member(talk, group, "jobs", version=version), Member(talk, group, "jobs", "b", version=version)
     one.join()
     two.beat("joins for another topic", subscribed_topic_names=[other])
     one.open()
     talk.fill("jobs", batch(b"0", b"1"))
-    stranger.open()
+    stranger.open_again()
     stranger.acquire("who is no member")
-    two.open()
+    two.open_again()
     talk.fill("jobs", batch(b"2"))
     two.acquire("what is not assigned to it")
+
+
+@scenario(ShareFetchRequest)
+def records_before_the_first_fetch(talk: Talk, version: int) -> None:
+    talk.topic("jobs")
+    one = Member(talk, talk.name("g"), "jobs", version=version)
+    talk.fill("jobs", batch(b"0"))
+    one.join()
+    talk.fill("jobs", batch(b"1"))
+    one.open()
+    one.fetch("begins again", share_session_epoch=0, max_wait_ms=READ_MS)
+    talk.fill("jobs", batch(b"2"))
+    one.acquire("acquires the record after its first fetch")
+    one.fetch("finds nothing else")
+
+
+@scenario(ShareFetchRequest)
+def the_name_of_a_deleted_group(talk: Talk, version: int) -> None:
+    talk.topic("jobs")
+    group = talk.name("g")
+    begin_earliest(talk, group)
+    one, two = Member(talk, group, "jobs", version=version), Member(talk, group, "jobs", "b", version=version)
+    one.join()
+    one.open()
+    talk.fill("jobs", batch(b"0", b"1", b"2", b"3"))
+    one.acquire("acquires all")
+    one.acknowledge("accepts two", (0, 1, [ACCEPT]))
+    one.fetch("ends the session", share_session_epoch=-1, topics=[])
+    one.beat("leaves", member_epoch=-1)
+    talk.ask(DeleteGroupsRequest(groups_names=[group]), 2, "delete it")
+    describe(talk, 1, "deleted")
+    two.join()
+    two.open_again()
+    two.acquire("acquires in a group of the same name")
 
 
 @scenario(ShareFetchRequest)

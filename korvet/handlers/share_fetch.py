@@ -3,9 +3,9 @@
 Behaviour: a member of a share group acknowledges records and acquires others (KIP-932), in its session: a request names
 partitions to add, to forget, and to acknowledge. An acquired record is locked for the group's lock duration. The
 response has whole record batches, and the ranges of offsets in them that were acquired, with their delivery counts. It
-has partitions with records, with acknowledgements and with errors. If no record can be acquired, the handler waits up
-to `max_wait_ms`: until partitions grow, records are released, or a lock ends. READ on the group and on each topic is
-required.
+has partitions with records, with acknowledgements and with errors; the first one of a session has all partitions. If no
+record can be acquired, the handler waits up to `max_wait_ms`: until partitions grow, records are released, or a lock
+ends. READ on the group and on each topic is required.
 
 Session epochs: 0 begins a session, -1 ends it and releases what its member has acquired, as the end of the connection
 does. A session belongs to the connection on which it began.
@@ -22,7 +22,7 @@ records. `batch_size` is ignored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import inf
 from typing import Self
 
@@ -117,6 +117,7 @@ class _Fetch:
         self.is_first = request.share_session_epoch == INITIAL_EPOCH
         self.found: dict[Partition, _Found] = {}
         self.errors: dict[Partition, KafkaError] = {}
+        self.named: Collection[Partition] = ()  # in the response, even if there is nothing to say about them
         self.wake_ms = inf  # until the next lock ends
         self.has_other_consumers = False  # that may have records in flight, and notify no broker
         self.room = max(request.max_records, 0)
@@ -146,6 +147,8 @@ class _Fetch:
 
     async def _acquire_or_wait(self, *, is_answer: bool) -> None:
         keys = await self._keys()
+        if self.is_first:
+            self.named = keys
         if not keys:
             if not is_answer and not self.errors:
                 with self.broker.parked(self.context, self.request.max_wait_ms / 1000):
@@ -318,7 +321,7 @@ class _Fetch:
 
     def _response(self, acknowledged: dict[Partition, KafkaError | None]) -> ShareFetchResponse:
         topics: dict[object, ShareFetchableTopicResponse] = {}
-        for partition in dict.fromkeys([*acknowledged, *self.errors, *self.found]):
+        for partition in dict.fromkeys([*acknowledged, *self.errors, *self.found, *self.named]):
             topic = topics.setdefault(
                 partition.topic_id, ShareFetchableTopicResponse(topic_id=partition.topic_id, partitions=[])
             )

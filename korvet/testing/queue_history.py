@@ -39,13 +39,17 @@ class Produced:
 
 @frozen
 class Delivered:
-    """A worker got a record by a request of that time. `count` is None if the answer has no delivery count."""
+    """A worker got a record by a request of that time. `count` is None if the answer has no delivery count.
+
+    `place` is the record's offset or entry ID, which the lines of anomalies contain.
+    """
 
     worker: str
     value: str
     asked_s: float
     at_s: float
     count: int | None
+    place: object = None
 
 
 @frozen
@@ -142,7 +146,8 @@ def _wrong_counts(value: str, found: Sequence[Delivered], limit: int, lost: int)
     counts = Counter(each.count for each in found if each.count is not None)
     for count, times in counts.items():
         if times > 1:
-            yield f"repeated count: {value} was delivered {times} times with count {count}"
+            with_it = [each for each in found if each.count == count]
+            yield f"repeated count: {value} was delivered {times} times with count {count}: {with_it}"
     highest = max(counts, default=0)
     if highest > limit:
         yield f"above the limit: {value} has count {highest}"

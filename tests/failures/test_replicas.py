@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -107,3 +108,23 @@ def test_waiting_for_a_replica_does_not_delay_other_requests(
         assert time.monotonic() - started < 30
         replica.resume()
         assert produced(waiting.receive()) >= 0
+
+
+def test_wait_covers_a_read_that_has_blocked_after_another_write(
+    paused_replica: RedisServer, topic: str
+) -> None:
+    """Check the rule of docs/queues.md for plain consumers: Valkey 9.1 needs the write before WAIT."""
+    stream = f"korvet:{topic}:0"
+    with paused_replica.client() as producer, paused_replica.client() as consumer:
+        producer.xgroup_create(stream, "workers", mkstream=True)
+        with consumer.pipeline(transaction=False) as pipe, ThreadPoolExecutor() as executor:
+            pipe.xreadgroup("workers", "alice", {stream: ">"}, block=int(IN_TIME_S * 1000))
+            pipe.set(f"{{{stream}}}:confirming", b"")
+            pipe.wait(1, TIMEOUT_MS)
+            running = executor.submit(pipe.execute)
+            while not producer.info("clients")["blocked_clients"]:
+                time.sleep(0.01)
+            producer.xadd(stream, {"value": "1"})
+            found, _, confirmed = running.result()
+
+    assert (1, 0) == (len(found), confirmed)

@@ -190,12 +190,25 @@ async def test_a_waiting_fetch_gets_new_and_released_records(autojump_clock: Moc
 async def test_a_waiting_fetch_ends_empty_after_its_time(autojump_clock: MockClock) -> None:
     broker = await new_broker()
     alice = await member_of(broker)
+    await alice.fetch(0)
     began = trio.current_time()
 
-    response = await alice.fetch(0, max_wait_ms=500)
+    response = await alice.fetch(max_wait_ms=500)
 
     assert (ErrorCode.NONE, []) == (response.error_code, response.responses)
     assert trio.current_time() - began == pytest.approx(0.5)
+
+
+async def test_first_response_of_a_session_names_all_partitions(autojump_clock: MockClock) -> None:
+    broker = await new_broker()
+    alice = await member_of(broker)
+
+    for max_wait_ms in (0, 500):
+        response = await alice.fetch(0, max_wait_ms=max_wait_ms, share_session_epoch=0)
+
+        (data,) = response.responses[0].partitions
+        assert (0, ErrorCode.NONE, ()) == (data.partition_index, data.error_code, tuple(data.records))
+        assert [] == data.acquired_records
 
 
 async def test_new_records_wait_for_min_bytes(autojump_clock: MockClock) -> None:

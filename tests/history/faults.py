@@ -286,7 +286,7 @@ class Nemesis:
             began = time.monotonic()
             fault = random.choice(self.faults)
             lasts_s = random.uniform(0.2, self.longest_s)
-            self.done.append(f"{describe(fault)} for {lasts_s:.1f} s")
+            self.done.append(f"{describe(fault)} at {began:.1f} for {lasts_s:.1f} s")
             fault.begin()
             try:
                 pause.wait(lasts_s)

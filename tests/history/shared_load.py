@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Self
 from uuid import UUID, uuid4
@@ -42,7 +42,9 @@ from tests.history.clients import started
 
 TOPIC, GROUP = "jobs", "workers"
 STREAM = f"korvet:{TOPIC}:0"
+CONFIRMING = f"{{{STREAM}}}:confirming"  # a key of the same slot
 BETWEEN_SENDS_S = 0.01
+MOST_AHEAD = 500  # records that no worker got yet
 FLUSH_LIMIT_S = 120.0
 JOIN_LIMIT_S = 120.0
 AGAIN_S = 0.1  # after an error
@@ -55,11 +57,14 @@ class MemberEnded(Exception):  # noqa: N818  an outcome that callers plan for
 
 @define(eq=False)
 class SharedLoad:
-    """The workers. A context manager, which ends the threads."""
+    """The workers. A context manager, which ends the threads.
 
-    port: int  # of the broker
+    `connect` connects plain consumers. Without it there are none.
+    """
+
+    ports: Sequence[int]  # of the brokers
     topic_id: UUID
-    connect: Callable[..., redis.Redis]
+    connect: Callable[..., redis.Redis] | None
     lock_s: float
     seed: int
     replicas: int = 0  # that confirm what plain consumers do
@@ -70,12 +75,14 @@ class SharedLoad:
     _stops_producing: threading.Event = field(factory=threading.Event)
     _stops: threading.Event = field(factory=threading.Event)
     _threads: dict[str, threading.Thread] = field(factory=dict)
+    _seen: int = 0  # events
+    _got: int = 0
 
     def __enter__(self) -> Self:
         self._start("producer", self._produce)
         for number in range(self.members):
             self._start(f"member-{number}", self._again(self._work))
-        for number in range(self.plain):
+        for number in range(self.plain if self.connect else 0):
             self._start(f"plain-{number}", self._again(self._work_plainly))
         return self
 
@@ -85,13 +92,13 @@ class SharedLoad:
         for thread in self._threads.values():
             thread.join(JOIN_LIMIT_S)
 
-    def finish(self, is_empty: Callable[[], bool]) -> None:
-        """Stop producing, and wait until the queue is empty."""
+    def finish(self, unfinished: Callable[[], object]) -> None:
+        """Stop producing, and wait until `unfinished` returns nothing."""
         self._stops_producing.set()
         self._threads["producer"].join(FLUSH_LIMIT_S)
         deadline = time.monotonic() + JOIN_LIMIT_S
-        while not is_empty():
-            assert time.monotonic() < deadline, "the queue does not become empty"
+        while rest := unfinished():
+            assert time.monotonic() < deadline, f"the queue does not become empty: {rest}"
             time.sleep(0.2)
 
     # --- Threads ----------------------------------------------------------------------------------------
@@ -113,7 +120,7 @@ class SharedLoad:
         return repeated
 
     def _produce(self, name: str) -> None:
-        servers = f"127.0.0.1:{self.port}"
+        servers = ",".join(f"127.0.0.1:{port}" for port in self.ports)
         producer = Producer(
             {
                 "bootstrap.servers": servers,
@@ -131,6 +138,9 @@ class SharedLoad:
                 self.events.append(Produced(message.value().decode()))
 
         while not self._stops_producing.is_set():
+            if number - self._latest() > MOST_AHEAD:
+                producer.poll(AGAIN_S)
+                continue
             self.events.append(Sent(f"{number}"))
             try:
                 producer.produce(TOPIC, f"{number}".encode(), partition=0, on_delivery=delivered)
@@ -140,6 +150,14 @@ class SharedLoad:
             number += 1
         assert not producer.flush(FLUSH_LIMIT_S)
 
+    def _latest(self) -> int:
+        """Return the number of the latest record that a worker got, as the producer's thread has seen it."""
+        for event in self.events[self._seen :]:
+            self._seen += 1
+            if isinstance(event, Delivered):
+                self._got = max(self._got, int(event.value))
+        return self._got
+
     def _choice(self, random: Random) -> float:
         """Return a number that chooses what happens to a record: 1.0, to finish it, once no records are added."""
         return 1.0 if self._stops_producing.is_set() else random.random()
@@ -147,7 +165,8 @@ class SharedLoad:
     # --- Members ----------------------------------------------------------------------------------------
 
     def _work(self, name: str, random: Random) -> None:
-        member = Member(name, self.topic_id, Connection(self.port, name), self.events)
+        connection = Connection(random.choice(self.ports), name)
+        member = Member(name, self.topic_id, connection, self.events)
         try:
             while not self._stops.is_set():
                 records = member.fetch(random.randint(1, 20))
@@ -166,6 +185,7 @@ class SharedLoad:
     # --- Plain consumers --------------------------------------------------------------------------------
 
     def _work_plainly(self, name: str, random: Random) -> None:
+        assert self.connect is not None
         with self.connect(retry=Retry(NoBackoff(), 0), socket_timeout=20) as client:
             while not self._stops.is_set():
                 asked_s = time.monotonic()
@@ -180,7 +200,9 @@ class SharedLoad:
                     continue
                 at_s = time.monotonic()
                 found = [(each, fields[b"value"].decode()) for each, fields in entries if fields]
-                self.events += [Delivered(name, value, asked_s, at_s, count) for _, value in found]
+                self.events += [
+                    Delivered(name, value, asked_s, at_s, count, entry_id) for entry_id, value in found
+                ]
                 if self._choice(random) < 0.05:
                     return  # dies; its records are taken over later
                 for entry_id, value in found:
@@ -205,8 +227,10 @@ class SharedLoad:
             pipe.xautoclaim(STREAM, GROUP, name, min_idle_time=lock_ms, count=5)
         else:
             pipe.xreadgroup(GROUP, name, {STREAM: ">"}, count=5, block=200)
+        # In Valkey 9.1, WAIT does not count on its own an XREADGROUP that has blocked.
+        pipe.set(CONFIRMING, b"")
         pipe.wait(*self._wait)
-        found, confirmed = pipe.execute()
+        found, _, confirmed = pipe.execute()
         is_confirmed = confirmed >= self.replicas
         if takes_over:
             return found[1], None, is_confirmed
@@ -255,7 +279,7 @@ class Member:
                     raise MemberEnded
                 for offset, count, value in acquired_records(data):
                     text = (value or b"").decode()
-                    self.events.append(Delivered(self.name, text, asked_s, at_s, count))
+                    self.events.append(Delivered(self.name, text, asked_s, at_s, count, offset))
                     found.append((text, offset))
         return found
 

@@ -1,4 +1,6 @@
-"""Kafka members and plain Redis consumers work on one queue while broker and Redis are killed: no record goes wrong.
+"""Members of a share group, and plain Redis consumers in the record layout, work on a queue through faults.
+
+No record goes wrong while brokers and Redis are killed, slots move, and workers die.
 
 The seed of a run is printed. HISTORY_SEED=… repeats its choices; the processes' own timing is never the same.
 """
@@ -8,22 +10,19 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from random import SystemRandom
 from typing import Any
-from uuid import UUID
 
 import pytest
-import redis
-from attrs import frozen
-from confluent_kafka import TopicCollection
-from confluent_kafka.admin import AdminClient, NewTopic
-from redis.sentinel import Sentinel
+from attrs import evolve
 
+from korvet.share.partition import SharePartition
 from korvet.storage.redis import shares
 from korvet.storage.redis.client.connection import Script
+from korvet.storage.shares import AckType
 from korvet.testing.queue_history import (
     Delivered,
     Event,
@@ -36,35 +35,27 @@ from korvet.testing.queue_history import (
     anomalies,
 )
 from korvet.testing.threads import running_broker
-from tests.history.faults import (
-    CutPrimary,
-    CutReplica,
-    FailOver,
-    Fault,
-    KillBroker,
-    KillPrimary,
-    KillServer,
-    Nemesis,
-    PausePrimary,
-    PauseReplica,
-    PauseSentinel,
-    PauseServer,
-    RestartBroker,
+from tests.history.faults import Fault, Nemesis
+from tests.history.queues import (
+    BATCH,
+    LIMIT,
+    LOCK_S,
+    RECORD,
+    Place,
+    Queue,
+    connect_to,
+    durable_server,
+    queue_in_memory,
+    queue_of,
+    queue_on_one_server,
+    queue_on_redis_cluster,
+    queue_on_sentinels,
+    settings_of,
 )
-from tests.history.shared_load import GROUP, STREAM, TOPIC, SharedLoad
-from tests.processes import KorvetProcess
-from tests.sentinels import NAME, SentinelSet
-from tests.servers import VALKEY, RedisServer, start_server
-
-LOCK_S = 2.0
-LIMIT = 10
-START_LIMIT_S = 180.0  # a broker may start while its store is away
-SETTINGS = {
-    "storage.layout": "record",
-    "group.share.min.record.lock.duration.ms": "1000",
-    "group.share.record.lock.duration.ms": str(int(LOCK_S * 1000)),
-    "group.share.delivery.count.limit": str(LIMIT),
-}
+from tests.history.redis_cluster import slot_moves
+from tests.history.shared_load import STREAM, SharedLoad
+from tests.redis_clusters import RedisCluster
+from tests.servers import VALKEY
 
 logger = logging.getLogger(__name__)
 
@@ -131,90 +122,18 @@ def test_deliveries_above_the_limit_are_found() -> None:
     assert set() == kinds(Lost("x"), without=[HISTORY[4]])
 
 
-# --- A queue --------------------------------------------------------------------------------------------------
+# --- Faults ---------------------------------------------------------------------------------------------------
 
 
-@frozen
-class Queue:
-    """The empty queue of a broker on a server, or on the primary of Sentinels with so many replicas."""
-
-    connect: Callable[..., redis.Redis]
-    port: int
-    topic_id: UUID
-    replicas: int
-
-    def load(self, seed: int) -> SharedLoad:
-        return SharedLoad(self.port, self.topic_id, self.connect, LOCK_S, seed, self.replicas)
-
-    def is_empty(self) -> bool:
-        with self.connect() as client:
-            (group,) = client.xinfo_groups(STREAM)
-            return (group["pending"], group["lag"]) == (0, 0)
-
-
-def queue_of(connect: Callable[..., redis.Redis], bootstrap_servers: str, replicas: int = 0) -> Queue:
-    """Create the topic and the Redis group, which the members adopt."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result()
-    described = admin.describe_topics(TopicCollection([TOPIC]))[TOPIC].result()
-    with connect() as client:
-        client.xgroup_create(STREAM, GROUP, "0", mkstream=True)
-    topic_id = described.topic_id
-    number = (topic_id.get_most_significant_bits() & (2**64 - 1)) << 64
-    number |= topic_id.get_least_significant_bits() & (2**64 - 1)
-    return Queue(connect, int(bootstrap_servers.rpartition(":")[2]), UUID(int=number), replicas)
-
-
-@contextmanager
-def durable_server() -> Iterator[RedisServer]:
-    server = start_server(VALKEY, durable=True)
-    try:
-        yield server
-    finally:
-        server.remove()
-
-
-@contextmanager
-def queue_on_one_server() -> Iterator[tuple[Queue, list[Fault]]]:
-    """Run a broker on a server whose acknowledged writes are on disk; yield its queue, and what can happen."""
-    with durable_server() as server, KorvetProcess(server.url, SETTINGS) as broker:
-        queue = queue_of(server.client, broker.bootstrap_servers)
-        yield queue, [KillBroker(broker), RestartBroker(broker), KillServer(server), PauseServer(server)]
-
-
-@contextmanager
-def queue_on_sentinels(*, promotes: bool = False) -> Iterator[tuple[Queue, list[Fault]]]:
-    """Run a broker on a primary with two replicas, which confirm all that workers do; yield the same.
-
-    With `promotes`, each fault promotes a replica.
-    """
-    settings = {**SETTINGS, "min.insync.replicas": "2"}
-    with (
-        SentinelSet(VALKEY, is_proxied=True) as sentinels,
-        KorvetProcess(sentinels.url, settings, start_limit_s=START_LIMIT_S) as broker,
-    ):
-        addresses = [("127.0.0.1", sentinels.port_of(each)) for each in sentinels.sentinels]
-
-        def connect(**options: Any) -> redis.Redis:
-            host, port = Sentinel(addresses, socket_timeout=1).discover_master(NAME)
-            return redis.Redis(host, port, **options)
-
-        faults: list[Fault] = [FailOver(sentinels), KillPrimary(sentinels)]
-        if not promotes:
-            faults += [KillBroker(broker), RestartBroker(broker), PausePrimary(sentinels)]
-            faults += [CutPrimary(sentinels), CutReplica(sentinels)]
-            faults += [PauseReplica(sentinels), PauseSentinel(sentinels)]
-        yield queue_of(connect, broker.bootstrap_servers, len(sentinels.replicas)), faults
-
-
-def check(place: AbstractContextManager[tuple[Queue, list[Fault]]], for_s: float, longest_s: float) -> None:
+def check(place: Place, for_s: float, longest_s: float, every_s: float = 5.0) -> None:
+    """Run workers and faults for a time, and look for anomalies once the queue is empty."""
     seed = int(os.environ.get("HISTORY_SEED") or SystemRandom().randrange(1_000_000))
     # The executor's thread lives until the end: a server dies with the thread that started it.
     with place as (queue, faults), ThreadPoolExecutor() as executor:
-        nemesis = Nemesis(seed, faults, longest_s=longest_s)
+        nemesis = Nemesis(seed, faults, every_s=every_s, longest_s=longest_s)
         with queue.load(seed) as load:
             executor.submit(nemesis.run, for_s).result()
-            load.finish(queue.is_empty)
+            load.finish(queue.unfinished)
     events = list(load.events)
     counts = {
         kind.__name__: sum(isinstance(each, kind) for each in events)
@@ -229,39 +148,68 @@ def check(place: AbstractContextManager[tuple[Queue, list[Fault]]], for_s: float
 
     assert [] == found[:20]
     assert [] == load.faults
-    assert {"member", "plain"} == {
-        each.worker.partition("-")[0] for each in events if isinstance(each, Finished)
-    }
+    assert queue.workers == {each.worker.partition("-")[0] for each in events if isinstance(each, Finished)}
 
 
 @pytest.mark.slow
 @pytest.mark.servers
 @pytest.mark.clients
-def test_workers_share_a_queue_through_a_minute_of_faults() -> None:
-    check(queue_on_one_server(), 60, 3)
+def test_workers_share_a_queue_through_faults() -> None:
+    check(queue_on_one_server(RECORD), 40, 3)
 
 
 @pytest.mark.slow
 @pytest.mark.servers
 @pytest.mark.clients
 def test_workers_share_a_queue_through_failovers() -> None:
-    check(queue_on_sentinels(promotes=True), 30, 2)
+    check(queue_on_sentinels(RECORD, promotes=True), 30, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+@pytest.mark.clients
+def test_workers_share_a_queue_whose_slot_moves() -> None:
+    check(queue_on_redis_cluster(RECORD, moves=True), 30, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+@pytest.mark.clients
+def test_workers_share_a_queue_of_the_batch_layout_through_faults() -> None:
+    check(queue_on_one_server(BATCH), 30, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.clients
+def test_workers_share_a_queue_in_memory_through_faults() -> None:
+    check(queue_in_memory(), 15, 2, every_s=2.5)
 
 
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.servers
 @pytest.mark.clients
-@pytest.mark.parametrize("place", [queue_on_one_server, queue_on_sentinels])
-def test_workers_share_a_queue_through_ten_minutes_of_faults(
-    place: Callable[[], AbstractContextManager[tuple[Queue, list[Fault]]]],
-) -> None:
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param(lambda: queue_on_one_server(RECORD), id="record"),
+        pytest.param(lambda: queue_on_sentinels(RECORD), id="record-sentinels"),
+        pytest.param(lambda: queue_on_redis_cluster(RECORD), id="record-cluster"),
+        pytest.param(lambda: queue_on_one_server(BATCH), id="batch"),
+        pytest.param(lambda: queue_on_one_server(BATCH, brokers=2), id="batch-two-brokers"),
+        pytest.param(lambda: queue_on_sentinels(BATCH), id="batch-sentinels"),
+        pytest.param(lambda: queue_on_redis_cluster(BATCH), id="batch-cluster"),
+        pytest.param(queue_in_memory, id="memory"),
+    ],
+)
+def test_workers_share_a_queue_through_ten_minutes_of_faults(place: Callable[[], Place]) -> None:
     check(place(), 600, 5)
 
 
-# --- Scripts with a bug ---------------------------------------------------------------------------------------
+# --- Bugs put in on purpose -----------------------------------------------------------------------------------
 
-BUGS = {
+#: Of scripts: the text of one, and the text that replaces it.
+SCRIPT_BUGS = {
     "delivered after its end": (
         "SHARE_ACKNOWLEDGE",
         "finish(finished)\ngive_back",
@@ -272,25 +220,125 @@ BUGS = {
     "never delivered": ("SHARE_ACQUIRE", "if not is_visible then", "if now % 10 == 0 then"),
 }
 
+Method = Callable[..., Any]
+
+
+def finishing_most(right: Method) -> Method:
+    """Accept no record in one of five milliseconds."""
+
+    def after(partition: SharePartition, run: Any, kind: AckType, now_ms: float) -> Any:
+        return run if kind is AckType.ACCEPT and not now_ms % 5 else right(partition, run, kind, now_ms)
+
+    return after
+
+
+def ending_locks_early(right: Method) -> Method:
+    """End each lock after a fifth of its time."""
+    return lambda partition, now_ms: right(partition, now_ms + partition.limits.lock_ms * 4 / 5)
+
+
+def counting_no_release(right: Method) -> Method:
+    """Forget the last delivery of a record that is released."""
+    return lambda partition, run: right(partition, run._replace(deliveries=run.deliveries - 1))
+
+
+def passing_over_some(right: Method) -> Method:
+    """Treat records as gone in one of ten milliseconds."""
+
+    def acquire(partition: SharePartition, member: str, read: Any, most: int, now_ms: float) -> Any:
+        seen = read if now_ms % 10 else evolve(read, spans=read.spans[1:])
+        return right(partition, member, seen, most, now_ms)
+
+    return acquire
+
+
+#: Of methods of SharePartition.
+MACHINE_BUGS: Mapping[str, tuple[str, Callable[[Method], Method]]] = {
+    "delivered after its end": ("_after", finishing_most),
+    "delivered under a lock": ("tick", ending_locks_early),
+    "repeated count": ("_released", counting_no_release),
+    "never delivered": ("acquire", passing_over_some),
+}
+
+
+def put_into_script(anomaly: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, right, wrong = SCRIPT_BUGS[anomaly]
+    source = getattr(shares, name).source
+    assert 1 == source.count(right.encode())
+    monkeypatch.setattr(shares, name, Script(source.replace(right.encode(), wrong.encode())))
+
+
+def put_into_machine(anomaly: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, wrong = MACHINE_BUGS[anomaly]
+    monkeypatch.setattr(SharePartition, name, wrong(getattr(SharePartition, name)))
+
+
+@contextmanager
+def on_one_server(layout: str) -> Iterator[tuple[Queue, list[Fault]]]:
+    with durable_server() as server, running_broker(server.url, settings_of(layout)) as broker:
+        port = int(broker.bootstrap_servers.rpartition(":")[2])
+        yield queue_of([port], server.client if layout == RECORD else None), []
+
+
+@contextmanager
+def in_memory() -> Iterator[tuple[Queue, list[Fault]]]:
+    with running_broker(settings=settings_of(BATCH)) as broker:
+        yield queue_of([int(broker.bootstrap_servers.rpartition(":")[2])]), []
+
+
+@contextmanager
+def on_moving_slots() -> Iterator[tuple[Queue, list[Fault]]]:
+    settings = settings_of(RECORD, **{"min.insync.replicas": "2"})
+    with RedisCluster(VALKEY) as cluster, running_broker(cluster.url, settings) as broker:
+        port = int(broker.bootstrap_servers.rpartition(":")[2])
+        yield queue_of([port], connect_to(cluster), 1), slot_moves(cluster, [STREAM.encode()])
+
+
+def await_anomaly(anomaly: str, place: Place) -> None:
+    """Return once workers have met an anomaly. Faults go on meanwhile."""
+    deadline = time.monotonic() + 120
+    found: set[str] = set()
+    with place as (queue, faults), queue.load(1) as load:
+        nemesis = Nemesis(1, faults, every_s=1.0, longest_s=0.5)
+        while anomaly not in found:
+            assert time.monotonic() < deadline, f"only found {found}"
+            if faults:
+                nemesis.run(1.0)
+            else:
+                time.sleep(1)  # the load runs for this time
+            found = {line.partition(":")[0] for line in anomalies(without_recent(load), LOCK_S, LIMIT)}
+
 
 @pytest.mark.slow
 @pytest.mark.servers
 @pytest.mark.clients
-@pytest.mark.parametrize("anomaly", BUGS)
+@pytest.mark.parametrize("anomaly", SCRIPT_BUGS)
 def test_bug_of_a_script_is_found(anomaly: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, right, wrong = BUGS[anomaly]
-    source = getattr(shares, name).source
-    assert 1 == source.count(right.encode())
-    monkeypatch.setattr(shares, name, Script(source.replace(right.encode(), wrong.encode())))
-    deadline = time.monotonic() + 120
-    found: set[str] = set()
-    with durable_server() as server, running_broker(server.url, settings=SETTINGS) as broker:
-        queue = queue_of(server.client, broker.bootstrap_servers)
-        with queue.load(1) as load:
-            while anomaly not in found:
-                assert time.monotonic() < deadline, f"only found {found}"
-                time.sleep(1)  # the load runs for this time
-                found = {line.partition(":")[0] for line in anomalies(without_recent(load), LOCK_S, LIMIT)}
+    put_into_script(anomaly, monkeypatch)
+    await_anomaly(anomaly, on_one_server(RECORD))
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+@pytest.mark.clients
+@pytest.mark.parametrize("anomaly", list(SCRIPT_BUGS)[:3])
+def test_bug_of_a_script_is_found_while_slots_move(anomaly: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_into_script(anomaly, monkeypatch)
+    await_anomaly(anomaly, on_moving_slots())
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+@pytest.mark.clients
+@pytest.mark.parametrize("anomaly", MACHINE_BUGS)
+@pytest.mark.parametrize(
+    "place", [pytest.param(lambda: on_one_server(BATCH), id="batch"), pytest.param(in_memory, id="memory")]
+)
+def test_bug_of_the_machine_is_found(
+    place: Callable[[], Place], anomaly: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_into_machine(anomaly, monkeypatch)
+    await_anomaly(anomaly, place())
 
 
 def without_recent(load: SharedLoad) -> list[Event]:

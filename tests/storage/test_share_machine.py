@@ -90,7 +90,7 @@ class Queue:
         self.topic = await create(self.broker, self.name, **self.layout)
         self.tp = TopicPartition(self.name, 0)
         await configure(self.broker, GROUP, delivery_count_limit=str(LIMIT))
-        assert [] == (await self.member("alice").fetch(0)).responses
+        assert [] == await self.member("alice").acquired(0)
         for name, *arguments in steps:
             await getattr(self, name)(*arguments)
         await self.drain()
