@@ -38,7 +38,7 @@ class ObjectStore(ABC):
 
     #: Schemes of URLs; the first one is used in messages and metadata.
     schemes: ClassVar[Sequence[str]]
-    #: An URL, as it is after its scheme.
+    #: Pattern of the part of a URL behind its scheme and "://".
     form: ClassVar[str]
     #: Prefixes of the options' names, which may be left out.
     prefixes: ClassVar[Sequence[str]]
@@ -62,7 +62,7 @@ class ObjectStore(ABC):
         """Return the properties of PyIceberg's catalogues for the store."""
 
     def path(self, url: str) -> str:
-        """Return the path of an URL for the filesystem: bucket/prefix."""
+        """Return the path of a URL for the filesystem: bucket/prefix."""
         return url.partition("://")[2]
 
     def option(self, *spellings: str) -> str | None:
@@ -270,12 +270,12 @@ STORES: Mapping[str, type[ObjectStore]] = {
 
 
 def store_of(url: str, options: Mapping[str, str]) -> ObjectStore:
-    """Return the store of an URL with one of the schemes of STORES."""
+    """Return the store of a URL with one of the schemes of STORES."""
     return STORES[url.partition("://")[0]](options)
 
 
 def normalized(scheme: str, rest: str) -> str | None:
-    """Return an URL with the first scheme of its store and without a slash at its end; None if it has no bucket."""
+    """Return a URL with the first scheme of its store and without a slash at its end; None if it has no bucket."""
     store = STORES[scheme]
     if not re.match(store.form, rest):
         return None
