@@ -56,7 +56,7 @@ def tested(kind: str, addresses: dict[str, str], tests: str) -> Iterator[Result]
         timeout=RUN_LIMIT_S,
         check=False,
         cwd=ROOT,
-        env={**os.environ, "LAKE_STORES": json.dumps(addresses), "LAKE_STORE": kind},
+        env={**os.environ, "COLUMNS": "400", "LAKE_STORES": json.dumps(addresses), "LAKE_STORE": kind},
     )
     found = [match for line in done.stdout.splitlines() if (match := LINE.fullmatch(line))]
     for match in found:
