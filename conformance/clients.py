@@ -3,10 +3,11 @@
 Parts: the Java client, its share consumers, Spring's listeners for them, Kafka's command line tools, its console tools
 over TLS, Spark's Kafka connector, Kafka Streams, Kafka Connect, Flink, the Java program of docs/transactions.md,
 clients in Go, clients in JavaScript, clients that are killed while they copy in transactions; in the other direction,
-korvet's pipeline against an Apache Kafka with TLS, logins and an authorizer, and its Iceberg mirror in catalogues of
-others; and three brokers beside an Apache Kafka of three nodes. Each part about brokers also runs on Apache Kafka: a
-check that fails there proves nothing about korvet, and counts as a failure too. A part fails if the machine lacks
-something it requires, and names it. The exit status is 0 if nothing failed.
+korvet's pipeline against an Apache Kafka with TLS, logins and an authorizer, its Iceberg mirror in catalogues of
+others, and its tables in emulators of other object stores; and three brokers beside an Apache Kafka of three nodes.
+Each part about brokers also runs on Apache Kafka: a check that fails there proves nothing about korvet, and counts as a
+failure too. A part fails if the machine lacks something it requires, and names it. The exit status is 0 if nothing
+failed.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from conformance import (
     pipeline,
     secured_tools,
     spark_connector,
+    stores,
     streams_programs,
     three_nodes,
     tools,
@@ -53,6 +55,7 @@ PARTS: Mapping[str, Part] = {
     "copiers": copiers.run,
     "catalogues": catalogues.run,
     "iceberg": iceberg_in_spark.run,
+    "stores": stores.run,
     "nodes": three_nodes.run,
 }
 

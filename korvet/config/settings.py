@@ -281,7 +281,7 @@ class Config:
         300_000, "minimum time that a record is kept, and interval of retention checks", at_least=1
     )
     lake_url: str | None = _setting(
-        optional(url(text("a path, file:///path or s3://bucket/prefix"))),
+        optional(url(text("a path, file:///path, or an s3://, gs:// or abfss:// URL"))),
         None,
         "location of the tables of `korvet lake archive`; topics with remote.storage.enable=true require it",
     )

@@ -15,8 +15,7 @@ def tables_in(lake: Location) -> list[str]:
     """Return the names of the Delta tables in a lake, sorted. Raises Unreachable."""
     with store_errors(lake):
         filesystem = lake.filesystem()
-        found = filesystem.get_file_info(pafs.FileSelector(lake.path, allow_not_found=True))
-        logs = [f"{info.path}/_delta_log" for info in found if info.type == pafs.FileType.Directory]
+        logs = [f"{lake.path}/{name}/_delta_log" for name in lake.folders()]
         there = filesystem.get_file_info(logs) if logs else []
         names = (
             info.path.rstrip("/").split("/")[-2] for info in there if info.type == pafs.FileType.Directory

@@ -1,8 +1,9 @@
 """Probe a store before commits are trusted to it: of several writers of the same key, all but one must fail.
 
-S3 ensures this for a PUT with If-None-Match. A store that ignores this header accepts all writers, and commits are
-lost silently. deltalake looks for newer commits before it writes its own, so only simultaneous writers show the
-difference: some of them race for commits of a small temporary table, which is removed afterwards.
+S3 and Azure ensure this for a PUT with If-None-Match, Google for one with ifGenerationMatch=0. A store that ignores
+this condition accepts all writers, and commits are lost silently. deltalake looks for newer commits before it writes
+its own, so only simultaneous writers show the difference: some of them race for commits of a small temporary table,
+which is removed afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from korvet.lake.retrying import retried
 from korvet.lake.store_errors import store_errors
 
 SCHEMA = pa.schema([("probe", pa.int64())])
-# Of four writers, a store that ignores the header accepts three or four, nearly always in the first round.
+# Of four writers, a store that ignores the condition accepts three or four, nearly always in the first round.
 WRITERS = 4
 ROUNDS = 3
 
@@ -44,8 +45,8 @@ def _probe(lake: Location) -> None:
             lake.delete_folder(name)
     if max(accepted) > 1:
         raise UnsafeStore(
-            f"{lake} takes several writers' commits under the same key (it ignores If-None-Match), so commits would "
-            "be lost; use a store with conditional writes."
+            f"{lake} takes several writers' commits under the same key (it ignores {lake.store.condition}), so "
+            "commits would be lost; use a store with conditional writes."
         )
 
 

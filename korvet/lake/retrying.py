@@ -18,6 +18,7 @@ FIRST_BACKOFF_S = 0.5
 #: The store's answers to a wrong address or login.
 PERMANENT = re.compile(
     "NoSuchBucket|NO_SUCH_BUCKET|InvalidAccessKeyId|INVALID_ACCESS_KEY_ID|SignatureDoesNotMatch"
+    "|ContainerNotFound|AuthenticationFailed|AuthorizationFailure|invalid_grant"
 )
 
 T = TypeVar("T")

@@ -273,8 +273,9 @@ def refuse_other_things(location: Location) -> None:
         if info.type == pafs.FileType.NotFound:
             return
         if info.type == pafs.FileType.Directory:
-            found = filesystem.get_file_info(pafs.FileSelector(location.path, allow_not_found=True))
-            if not found or any(each.base_name == "_delta_log" for each in found):
+            files = filesystem.get_file_info(pafs.FileSelector(location.path, allow_not_found=True))
+            folders = location.folders()
+            if "_delta_log" in folders or not (files or folders):
                 return
     raise NoTable(f"{location} is not a Delta table, and not empty; choose another place with --lake.")
 

@@ -16,6 +16,13 @@ from korvet.lake.location import Location
         ("file:///var/my%20lake", "file:///var/my%20lake", "/var/my lake"),
         ("s3://bucket/a/b/", "s3://bucket/a/b", "bucket/a/b"),
         ("s3a://bucket", "s3://bucket", "bucket"),
+        ("gs://bucket/a/", "gs://bucket/a", "bucket/a"),
+        (
+            "abfs://box@account.dfs.core.windows.net/a/b/",
+            "abfss://box@account.dfs.core.windows.net/a/b",
+            "box/a/b",
+        ),
+        ("abfss://box@account.blob.core.windows.net", "abfss://box@account.blob.core.windows.net", "box"),
     ],
 )
 def test_location_is_parsed(text: str, url: str, path: str) -> None:
@@ -33,10 +40,14 @@ def test_relative_path_is_resolved_against_the_working_directory(
 
 
 @pytest.mark.parametrize(
-    "text", ["", "  ", "file://host/path", "ftp://host/path", "s3://", "s3://Not_A/bucket"]
+    "text",
+    [
+        *("", "  ", "file://host/path", "ftp://host/path", "s3://", "s3://Not_A/bucket", "gs://"),
+        *("abfss://box/path", "abfss://box@account.example.com/path"),
+    ],
 )
 def test_invalid_location_is_refused(text: str) -> None:
-    with pytest.raises(InvalidLocation, match="accepted are a path, file:///path and s3://bucket/prefix"):
+    with pytest.raises(InvalidLocation, match="accepted are a path, file:///path, s3://bucket/prefix, gs://"):
         Location.parse(text)
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from attrs import evolve
 
 from korvet.cli.options import assignments
 
@@ -17,16 +18,6 @@ if TYPE_CHECKING:
     from korvet.lake.location import Location
 
 F = TypeVar("F", bound=Callable[..., object])
-
-STORE_VARIABLES = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AWS_REGION",
-    "AWS_DEFAULT_REGION",
-    "AWS_ENDPOINT_URL",
-    "AWS_ALLOW_HTTP",
-)
 
 
 class RenamedOption(click.Option):
@@ -56,7 +47,7 @@ def lake_location(*earlier: str) -> Callable[[F], F]:
         required=True,
         envvar="KORVET_LAKE_URL",
         show_envvar=True,
-        help="Location of the tables, one for each topic: a path, file:///path or s3://bucket/prefix.",
+        help="Location of the tables, one for each topic: a path, file:///path, or an s3://, gs:// or abfss:// URL.",
     )
 
 
@@ -153,9 +144,12 @@ def parsed_location(text: str, storage_texts: tuple[str, ...]) -> Location:
     with needing_extra():
         from korvet.lake.location import Location
 
+    location = Location.parse(text, assignments(storage_texts, "--storage-option"))
+    if location.is_local:
+        return location
     # Spark's workers on other machines do not have this process's environment.
-    ours = {name: value for name in STORE_VARIABLES if (value := os.environ.get(name))}
-    return Location.parse(text, {**ours, **assignments(storage_texts, "--storage-option")})
+    ours = {name: value for name in location.store.variables if (value := os.environ.get(name))}
+    return evolve(location, options={**ours, **location.options})
 
 
 def archives(location: Location, topics: str | None) -> list[str]:

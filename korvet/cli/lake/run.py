@@ -139,7 +139,7 @@ def locations(file: LakeFile) -> tuple[Location, Location]:
         typed = parsed_location(file.typed, texts)
     elif not lake.is_local and "/" not in lake.path:
         raise click.BadParameter(
-            'a bucket without a prefix needs typed = "s3://…" in the file.', param_hint="lake"
+            'a bucket without a prefix needs typed = "URL" in the file.', param_hint="lake"
         )
     else:
         typed = evolve(lake, url=f"{lake.url}-typed")

@@ -15,15 +15,6 @@ from korvet.lake.mirrored import FOLDER
 if TYPE_CHECKING:
     from korvet.lake.iceberg.mirror import Catalogue
 
-# PyIceberg's properties for a store, and the options of korvet's locations without AWS_.
-STORE_PROPERTIES = {
-    "s3.endpoint": ("endpoint_url", "endpoint"),
-    "s3.access-key-id": ("access_key_id",),
-    "s3.secret-access-key": ("secret_access_key",),
-    "s3.session-token": ("session_token", "token"),
-    "s3.region": ("region", "default_region"),
-}
-
 
 class NoCatalogue(LakeError):  # noqa: N818  the name states the fault
     """The catalogue cannot be opened."""
@@ -45,14 +36,7 @@ def open_catalogue(lake: Location, name: str | None, properties: Mapping[str, st
 
 def store_properties(lake: Location) -> dict[str, Any]:
     """Return PyIceberg's properties for the store of a lake."""
-    if lake.is_local:
-        return {}
-    found = {}
-    for name, spellings in STORE_PROPERTIES.items():
-        value = next((text for each in spellings if (text := lake.option(each))), None)
-        if value:
-            found[name] = value
-    return found
+    return {} if lake.is_local else lake.store.iceberg_properties(lake.url)
 
 
 def described(error: Exception) -> str:

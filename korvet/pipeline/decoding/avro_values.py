@@ -18,6 +18,7 @@ from attrs import frozen
 from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 
+from korvet.pipeline.decoding.avro_references import whole_schema
 from korvet.pipeline.decoding.confluent import HEADER_BYTES, schema_id
 from korvet.pipeline.decoding.leaves import Faults, Row, SchemaFault, Unfit, rows_of
 from korvet.pipeline.decoding.registry import NotRegistered, Registry
@@ -92,9 +93,10 @@ def written_with(registry: Registry, number: int) -> str:
         raise Unfit(str(error)) from None
     if found.kind != "AVRO":
         raise Unfit(f"schema {number} is one for {found.kind}, not for AVRO")
-    if found.references:
-        raise Unfit(f"schema {number} refers to other schemas, which is not supported")
-    return found.text
+    try:
+        return whole_schema(registry, found)
+    except (NotRegistered, SchemaFault) as error:
+        raise Unfit(f"schema {number}: {error}") from None
 
 
 @cache

@@ -135,7 +135,7 @@ def avro_decoder(specification: Specification) -> Decoder:
     registry = Registry(specification.registry) if specification.registry else None
     text = schema_text(specification)
     if text is None:
-        text = newest(registry, specification.subject).text
+        text = newest_avro(registry, specification.subject)
     fields = reshaped_fields(specification, avro_fields(text))
     framed = registry if specification.framing == "confluent" else None
     return Decoder(specification, tuple(fields), AvroValues(text, framed))
@@ -156,6 +156,19 @@ def protobuf_decoder(specification: Specification) -> Decoder:
     framed = registry if specification.framing == "confluent" else None
     values = ProtobufValues(descriptors, message.full_name, framed, specification.truncate_nanoseconds)
     return Decoder(specification, tuple(fields), values)
+
+
+def newest_avro(registry: Registry | None, subject: str) -> str:
+    """Return a subject's latest schema, with the types that it refers to. Raises SchemaFault, RegistryError."""
+    from korvet.pipeline.decoding.avro_references import whole_schema  # noqa: PLC0415  as in avro_decoder
+
+    found = newest(registry, subject)
+    if registry is None or found.kind != "AVRO":
+        return found.text
+    try:
+        return whole_schema(registry, found)
+    except NotRegistered as error:
+        raise SchemaFault(f"subject {subject}: {error}") from None
 
 
 def newest(registry: Registry | None, subject: str) -> Schema:
