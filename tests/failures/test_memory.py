@@ -36,7 +36,7 @@ def test_large_frames_and_slow_readers_stay_within_the_budgets(
         for _ in range(STORED // len(batch)):
             wire.send(frame_of(produce_request("large", batch)))
             produced(wire.receive())
-        # Sixteen of these requests may leave no more memory behind than one does.
+        # What sixteen of these requests leave behind is compared with what this one does.
         wire.send(frame_of(fetch_request("large", 0, max_wait_ms=100, max_bytes=2 * STORED)))
         assert fetched(wire.receive())
     idle_mb = lowest_mb(broker.pid)

@@ -61,7 +61,7 @@ IDS = {name: UUID(int=number) for number, name in enumerate(TOPICS, 1)}
 
 
 class Way(Enum):
-    """How the broker handles requests."""
+    """A way in which the broker handles requests."""
 
     AS_SERVED = "without waiting if it can, and decoding by comparison"
     NEVER_COMPARES = "decoding all requests by the codec"
