@@ -43,7 +43,7 @@ def broker(memory: Cluster) -> KorvetProcess:
         (["--topics", ",", "--lake", "lake", "--once"], "it names no topic"),
         (
             ["--topics", "a", "--lake", "gopher://x/y", "--once"],
-            "accepted are a path, file:///path and s3://",
+            "accepted are a path, file:///path, s3://bucket/prefix, gs://bucket/prefix and abfss://",
         ),
         (["--topics", "a", "--lake", "lake", "--once", "-b", "nowhere:0"], "is not a broker address"),
         (["--topics", "a", "--lake", "s3://b/l", "--once", "--storage-option", "x"], "'x' is not NAME=VALUE"),
