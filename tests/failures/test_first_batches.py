@@ -37,6 +37,9 @@ def kill_and_wait_until_detected(server: RedisServer, broker: KorvetProcess) -> 
     """Kill the server, and return when the broker has noticed; it then fails batches after five seconds."""
     server.kill()
     broker.wait_for_log("lost the connection")
+    first = next(at for at, line in enumerate(broker.log) if "lost the connection" in line)
+    # The connection for commands, and the one that watches streams: a batch that is sent before may have happened.
+    broker.wait_for_log("lost the connection", after=first + 1)
 
 
 def test_batches_after_a_failed_one_fail_until_it_is_repeated(

@@ -45,6 +45,8 @@ STREAM = f"korvet:{TOPIC}:0"
 CONFIRMING = f"{{{STREAM}}}:confirming"  # a key of the same slot
 BETWEEN_SENDS_S = 0.01
 MOST_AHEAD = 500  # records that no worker got yet
+# After this time without a record the producer goes on, since perhaps the broker delivers none of those ahead.
+STALLED_S = 10.0
 FLUSH_LIMIT_S = 120.0
 JOIN_LIMIT_S = 120.0
 AGAIN_S = 0.1  # after an error
@@ -77,6 +79,7 @@ class SharedLoad:
     _threads: dict[str, threading.Thread] = field(factory=dict)
     _seen: int = 0  # events
     _got: int = 0
+    _got_s: float = field(factory=time.monotonic)  # when the producer has seen that a worker got a record
 
     def __enter__(self) -> Self:
         self._start("producer", self._produce)
@@ -138,7 +141,7 @@ class SharedLoad:
                 self.events.append(Produced(message.value().decode()))
 
         while not self._stops_producing.is_set():
-            if number - self._latest() > MOST_AHEAD:
+            if number - self._latest() > MOST_AHEAD and time.monotonic() < self._got_s + STALLED_S:
                 producer.poll(AGAIN_S)
                 continue
             self.events.append(Sent(f"{number}"))
@@ -155,6 +158,7 @@ class SharedLoad:
         for event in self.events[self._seen :]:
             self._seen += 1
             if isinstance(event, Delivered):
+                self._got_s = time.monotonic()
                 self._got = max(self._got, int(event.value))
         return self._got
 
