@@ -41,7 +41,7 @@ from korvet.storage.redis.partition import Partition
 from korvet.storage.redis.partitions import Partitions
 from korvet.storage.redis.read.entries import last_offset_delta, whole_batch
 from korvet.storage.redis.scripts import joined, partition_script
-from korvet.storage.redis.time_limits import TimeLimits
+from korvet.storage.redis.time_limits import StartedCall, TimeLimits
 
 COMMIT = joined("staged", "commit")
 FOLLOW = partition_script("follow")
@@ -108,7 +108,7 @@ class Groups:
             found[partition] = offset
         if not found or self.limits is None or self.redis.address.nodes or self._waits_for_replicas:
             return None
-        started = StartedAck(self, self.limits, group_id, found, generation_id, coordinator_epoch)
+        started = StartedAck(self.limits, self, group_id, found, generation_id, coordinator_epoch)
         return started if started.send() else None
 
     async def find_each(
@@ -388,17 +388,14 @@ class Groups:
 
 
 @define(eq=False)
-class StartedAck(PendingAck):
+class StartedAck(StartedCall, PendingAck):
     """A commit of which the first commands were sent. The task that reads their replies sends the others."""
 
     groups: Groups
-    limits: TimeLimits
     group_id: str
     offsets: Mapping[Partition, OffsetAndMetadata]
     generation_id: int
     coordinator_epoch: int
-    _call: Callable[[], None] | None = None  # once the replies are there
-    _is_answered: bool = False
     _results: dict[TopicPartition, KafkaError | None] | None = None  # None if the commit has to be repeated
     _unfollowed: list[Partition] = field(factory=list)  # of which the Redis consumer group has not followed
 
@@ -411,7 +408,7 @@ class StartedAck(PendingAck):
             self._connection.send_all(commands, notify=self._committed, scripts=(COMMIT,))
         except NotConnected:
             return False
-        return self.limits.add(self._expire, trio.current_time() + groups.redis.patience_s)
+        return self.limits.add(self.expire, trio.current_time() + groups.redis.patience_s)
 
     @property
     def _connection(self) -> RedisConnection:
@@ -420,14 +417,14 @@ class StartedAck(PendingAck):
     def _committed(self, pending: Pending) -> None:
         replies = pending.reply
         if self._is_answered or not isinstance(replies, list):
-            self._answer()
+            self.answer()
             return
         tps = [partition.tp for partition in self.offsets]
         try:
             self.groups.fenced_answer(self.group_id, replies, self.generation_id)
         except KafkaError as error:
             self._results = dict.fromkeys(tps, error)
-            self._answer()
+            self.answer()
             return
         self._results = dict.fromkeys(tps)
         connection = self._connection
@@ -439,7 +436,7 @@ class StartedAck(PendingAck):
             connection.send_all(commands, notify=self._followed, scripts=(FOLLOW,))
         except NotConnected:
             self._unfollowed = [*self.offsets]
-            self._answer()
+            self.answer()
 
     def _followed(self, pending: Pending) -> None:
         if self._is_answered:
@@ -450,38 +447,18 @@ class StartedAck(PendingAck):
             self._unfollowed = [partition for partition, reply in followed if reply != [b"ok"]]
         else:
             self._unfollowed = [*self.offsets]
-        self._answer()
+        self.answer()
 
-    def _expire(self) -> None:
-        """End the wait for a server that does not answer."""
+    def expire(self) -> None:
         error = self.groups.redis.absence()
         self._results = dict.fromkeys([partition.tp for partition in self.offsets], error)
-        self._answer()
-
-    def _answer(self) -> None:
-        """Notify the caller, once."""
-        self.limits.remove(self._expire)
-        self._is_answered = True
-        call, self._call = self._call, None
-        if call is not None:
-            call()
-
-    def notify(self, call: Callable[[], None]) -> bool:
-        if self._is_answered:
-            return False
-        self._call = call
-        return True
+        self.answer()
 
     def known_results(self) -> dict[TopicPartition, KafkaError | None] | None:
         return None if self._unfollowed else self._results
 
     async def wait(self) -> dict[TopicPartition, KafkaError | None]:
-        answered = trio.Event()
-        if self.notify(answered.set):
-            try:
-                await answered.wait()
-            finally:
-                self.abandon()
+        await self.answered()
         if self._results is None:
             return await self.groups.ack(
                 self.group_id,
@@ -493,10 +470,6 @@ class StartedAck(PendingAck):
         if unfollowed:
             await self.groups.follow(self.group_id, unfollowed, self._results)
         return self._results
-
-    def abandon(self) -> None:
-        self._call = None
-        self.limits.remove(self._expire)
 
 
 def arguments_of(

@@ -1,7 +1,7 @@
-"""Time limits of calls that no task waits for.
+"""Calls that no task waits for, and their time limits.
 
-One task looks at all of them twice a second: entering a cancel scope with a deadline takes about 10 us, a tenth of a
-small Produce, and these limits are 25 seconds or more.
+One task looks at all limits twice a second: entering a cancel scope with a deadline takes about 10 us, a tenth of a
+small Produce, and these limits are 5 seconds or more.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import trio
 from attrs import define, field
 
 from korvet.concurrency.background import start_unless_ended
+from korvet.storage.redis.client.connection import Pending
+from korvet.storage.redis.client.replies import Reply
 
 INTERVAL_S = 0.5
 
@@ -46,3 +48,48 @@ class TimeLimits:
                     expire()
         finally:
             self._is_watched = False
+
+
+@define(eq=False)
+class StartedCall:
+    """What started reads and commits share until Redis has answered: the caller to notify, and the time limit."""
+
+    limits: TimeLimits
+    _call: Callable[[], None] | None = field(default=None, init=False)  # notifies the caller
+    _is_answered: bool = field(default=False, init=False)
+    _replies: Reply = field(default=None, init=False)
+
+    def expire(self) -> None:
+        """End the wait for a server that does not answer."""
+        raise NotImplementedError
+
+    def answer(self, pending: Pending | None = None) -> None:
+        """Notify the caller, once. `pending` has the replies if they are all that was waited for."""
+        self.limits.remove(self.expire)
+        if pending is not None:
+            self._replies = pending.reply
+        self._is_answered = True
+        call, self._call = self._call, None
+        if call is not None:
+            call()
+
+    def notify(self, call: Callable[[], None]) -> bool:
+        """See `PendingResults.notify`."""
+        if self._is_answered:
+            return False
+        self._call = call
+        return True
+
+    async def answered(self) -> None:
+        """Wait until there is an answer. Abandon the call if the wait is cancelled."""
+        event = trio.Event()
+        if self.notify(event.set):
+            try:
+                await event.wait()
+            finally:
+                self.abandon()
+
+    def abandon(self) -> None:
+        """See `PendingResults.abandon`."""
+        self._call = None
+        self.limits.remove(self.expire)

@@ -44,7 +44,7 @@ from korvet.storage.redis.partitions import ATTEMPTS, Partitions
 from korvet.storage.redis.producers import StoredAborted
 from korvet.storage.redis.read.entries import Entry
 from korvet.storage.redis.read.rebuild import Epoch, Rebuilt, epoch_at
-from korvet.storage.redis.time_limits import TimeLimits
+from korvet.storage.redis.time_limits import StartedCall, TimeLimits
 
 logger = logging.getLogger(__name__)
 
@@ -283,7 +283,7 @@ class Reader:
         if rest:
             return None
         commands, ends, size = commands_of(wave)
-        started = StartedRead(self, requests, max_bytes, wave, ends)
+        started = StartedRead(self.limits, self, requests, max_bytes, wave, ends)
         return started if started.send(commands, size) else None
 
     async def finish_all(
@@ -672,7 +672,7 @@ def executed_of(replies: Sequence[Reply], ends: Sequence[int]) -> list[Reply]:
 
 
 @define(eq=False)
-class StartedRead(PendingRead):
+class StartedRead(StartedCall, PendingRead):
     """A read whose commands were sent in one write."""
 
     reader: Reader
@@ -680,8 +680,6 @@ class StartedRead(PendingRead):
     max_bytes: int
     wave: Sequence[PartitionRead]
     ends: Sequence[int]  # of the commands of each read
-    _call: Callable[[], None] | None = None  # once the replies are there
-    _replies: Reply = None
     _slices: Sequence[Reply] = ()
     _left: int = 0  # bytes for the reads that are not finished
     _results: dict[TopicPartition, ReadResult | KafkaError] = field(factory=dict)
@@ -694,30 +692,14 @@ class StartedRead(PendingRead):
             for read in self.wave[1:]:
                 if redis.server_of(read.partition.keys.stream) is not server:
                     return False
-            server.for_size(size).send_all(commands, notify=self._answered)
+            server.for_size(size).send_all(commands, notify=self.answer)
         except NotConnected:
             return False
-        return self.reader.limits.add(self._expire, trio.current_time() + redis.patience_s)
+        return self.limits.add(self.expire, trio.current_time() + redis.patience_s)
 
-    def _answered(self, pending: Pending) -> None:
-        self.reader.limits.remove(self._expire)
-        self._replies = pending.reply
-        if (call := self._call) is not None:
-            self._call = None
-            call()
-
-    def _expire(self) -> None:
-        """End the wait for a server that does not answer."""
+    def expire(self) -> None:
         self._results = dict.fromkeys(self.requests, self.reader.redis.absence())
-        if (call := self._call) is not None:
-            self._call = None
-            call()
-
-    def notify(self, call: Callable[[], None]) -> bool:
-        if self._results or self._replies is not None:
-            return False
-        self._call = call
-        return True
+        self.answer()
 
     def known_results(self) -> dict[TopicPartition, ReadResult | KafkaError] | None:
         if self._results or not isinstance(self._replies, list):
@@ -732,12 +714,7 @@ class StartedRead(PendingRead):
         return self._results if len(self._results) == len(self.requests) else None
 
     async def wait(self) -> dict[TopicPartition, ReadResult | KafkaError]:
-        answered = trio.Event()
-        if self.notify(answered.set):
-            try:
-                await answered.wait()
-            finally:
-                self.abandon()
+        await self.answered()
         if not self._slices and (results := self.known_results()) is not None:
             return results
         if not self._slices:
@@ -752,10 +729,6 @@ class StartedRead(PendingRead):
         for read in self.wave:
             if read.end_id:
                 self.reader.ends_at(read.partition.keys.stream, read.end_id)
-
-    def abandon(self) -> None:
-        self._call = None
-        self.reader.limits.remove(self._expire)
 
 
 def is_unused(executed: Reply) -> bool:
