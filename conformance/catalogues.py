@@ -7,10 +7,6 @@ tables until the server ends, and the tests remove theirs.
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,13 +14,11 @@ from pathlib import Path
 
 from conformance.apache_kafka import jars
 from conformance.killed import java_program, running
-from conformance.part import RUN_LIMIT_S, Result, Target, Unavailable, compiled_java
+from conformance.part import Result, Target, compiled_java, tests_of
 from tests.lake.s3 import s3_store
 
 SOURCES = Path(__file__).with_name("catalogues")
-TESTS = Path(__file__).parents[1] / "tests/lake/test_mirror.py"
-# A line of pytest's summary.
-LINE = re.compile(r"(?P<state>PASSED|FAILED|ERROR) \S+::(?P<test>\S+?)(?: - (?P<told>.*))?")
+TESTS = "tests/lake/test_mirror.py"
 
 
 def run(_targets: Sequence[Target]) -> Iterator[Result]:
@@ -47,21 +41,7 @@ def run(_targets: Sequence[Target]) -> Iterator[Result]:
 
 def tested(kind: str, properties: Mapping[str, str]) -> Iterator[Result]:
     """Run the tests that take this kind of catalogue."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-rA", "--no-header", "--tb=no", "-k", kind, TESTS],
-        capture_output=True,
-        text=True,
-        timeout=RUN_LIMIT_S,
-        check=False,
-        cwd=TESTS.parents[2],
-        env={**os.environ, "MIRROR_CATALOGUES": json.dumps({kind: properties})},
-    )
-    found = [match for line in done.stdout.splitlines() if (match := LINE.fullmatch(line))]
-    for match in found:
-        fault = "" if match["state"] == "PASSED" else match["told"] or match["state"]
-        yield Result(match["test"], kind, fault)
-    if not found or done.returncode not in (0, 1):
-        raise Unavailable(f"the tests of {kind} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return tests_of(kind, ["-k", kind, TESTS], {"MIRROR_CATALOGUES": json.dumps({kind: properties})})
 
 
 @contextmanager

@@ -7,7 +7,6 @@ Afterwards the output, read at `read_committed`, must have the records of each p
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 import time
@@ -43,7 +42,6 @@ def copiers(folder: Path) -> Mapping[str, list[str]]:
     go = program("go", "clients in Go need Go 1.26 or newer")
     command(go, "-C", go_clients.SOURCES, "build", "-o", folder / "copying", "./copying")
     packages = node_clients.installed()
-    shutil.copy(node_clients.SOURCES / "copying.js", packages)  # Node.js looks for packages beside the source
     node = [str(packages / "node_modules" / ".bin" / "node"), str(packages / "copying.js")]
     python = {client: [sys.executable, "-m", "conformance.python_copying", client] for client in CLIENTS}
     return {"franz-go": [str(folder / "copying")], "KafkaJS": node, **python}

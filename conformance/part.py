@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from attrs import frozen
 
-from conformance.apache_kafka import ApacheKafka
+from conformance.apache_kafka import ApacheKafka, cache_folder
 from korvet.security.authorizer import STANDARD
 from tests.processes import KorvetProcess
 from tests.servers import VALKEY, start_server
 
 FETCH_LIMIT_S = 900
 RUN_LIMIT_S = 1_800
+ROOT = Path(__file__).parents[1]
 CHECK = re.compile(r"(?P<state>ok|FAILED)\t(?P<check>[^\t]*)\t(?P<told>.*)")
+# A line of pytest's summary.
+TESTED = re.compile(r"(?P<state>PASSED|FAILED|ERROR) \S+::(?P<test>\S+?)(?: - (?P<told>.*))?")
 #: Every client may do everything, and keep ACLs.
 SETTINGS = {
     "authorizer.class.name": STANDARD,
@@ -100,6 +106,39 @@ def compiled_java(sources: Iterable[Path], folder: str | Path, libraries: Path) 
     compiler = program("javac", "checks in Java need a JDK, 17 or newer")
     command(compiler, "-nowarn", "-d", folder, "-cp", f"{libraries}/*", *sources)
     return f"{folder}:{libraries}/*"
+
+
+def npm_packages(manifest: Path, name: str, why: str) -> Path:
+    """Return the folder with the packages of a package.json; the first call downloads them. Raises Unavailable."""
+    npm = program("npm", why)
+    folder = cache_folder() / f"{name}-{hashlib.sha256(manifest.read_bytes()).hexdigest()[:12]}"
+    if not (folder / "complete").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        shutil.copy(manifest, folder)
+        command(npm, "--prefix", folder, "install", "--no-audit", "--no-fund", "--no-package-lock")
+        (folder / "complete").touch()
+    return folder
+
+
+def tests_of(target: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Iterator[Result]:
+    """Run tests with pytest, and return a result for each of them. Raises Unavailable if they did not run."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rA", "--no-header", "--tb=short", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=RUN_LIMIT_S,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": "400", **environment},
+    )
+    found = [match for line in done.stdout.splitlines() if (match := TESTED.fullmatch(line))]
+    for match in found:
+        yield Result(
+            match["test"], target, "" if match["state"] == "PASSED" else match["told"] or match["state"]
+        )
+    if not found or done.returncode not in (0, 1):
+        raise Unavailable(f"the tests of {target} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
 
 
 def checks_of(target: Target, words: Sequence[str | Path]) -> Iterator[Result]:

@@ -6,13 +6,9 @@ faults, and what the emulators lack (see `tests/lake/store_front.py`).
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
-import shutil
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -23,18 +19,15 @@ from pathlib import Path
 import pyarrow.fs as pafs
 
 from conformance.apache_kafka import cache_folder
-from conformance.part import RUN_LIMIT_S, Result, Target, Unavailable, command, program
+from conformance.part import Result, Target, Unavailable, command, npm_packages, program, tests_of
 from tests.lake.stores import AZURE_ACCOUNT, AZURE_KEY
 from tests.servers import free_port, parent_death_prefix
 
 FAKE_GCS = "github.com/fsouza/fake-gcs-server@v1.56.1"
 MANIFEST = Path(__file__).with_name("stores") / "package.json"
-ROOT = Path(__file__).parents[1]
 TESTS = "tests/lake/test_stores.py"
 COMMANDS = "conformance/store_commands.py"
 START_LIMIT_S = 60.0
-# A line of pytest's summary.
-LINE = re.compile(r"(?P<state>PASSED|FAILED|ERROR) \S+::(?P<test>\S+?)(?: - (?P<told>.*))?")
 
 
 def run(_targets: Sequence[Target]) -> Iterator[Result]:
@@ -49,21 +42,7 @@ def run(_targets: Sequence[Target]) -> Iterator[Result]:
 
 def tested(kind: str, addresses: dict[str, str], tests: str) -> Iterator[Result]:
     """Run the tests of a file with one store."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-rA", "--no-header", "--tb=short", tests],
-        capture_output=True,
-        text=True,
-        timeout=RUN_LIMIT_S,
-        check=False,
-        cwd=ROOT,
-        env={**os.environ, "COLUMNS": "400", "LAKE_STORES": json.dumps(addresses), "LAKE_STORE": kind},
-    )
-    found = [match for line in done.stdout.splitlines() if (match := LINE.fullmatch(line))]
-    for match in found:
-        fault = "" if match["state"] == "PASSED" else match["told"] or match["state"]
-        yield Result(match["test"], kind, fault)
-    if not found or done.returncode not in (0, 1):
-        raise Unavailable(f"the tests of {kind} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return tests_of(kind, [tests], {"LAKE_STORES": json.dumps(addresses), "LAKE_STORE": kind})
 
 
 @contextmanager
@@ -111,14 +90,7 @@ def azure() -> Iterator[str]:
 
 def installed_azurite() -> Path:
     """Return the program; the first call installs it with npm. Raises Unavailable."""
-    npm = program("npm", "azurite comes through npm, which Node.js brings")
-    folder = cache_folder() / f"azurite-{hashlib.sha256(MANIFEST.read_bytes()).hexdigest()[:12]}"
-    if not (folder / "complete").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        shutil.copy(MANIFEST, folder)
-        command(npm, "--prefix", folder, "install", "--no-audit", "--no-fund", "--no-package-lock")
-        (folder / "complete").touch()
+    folder = npm_packages(MANIFEST, "azurite", "azurite comes through npm, which Node.js brings")
     return folder / "node_modules" / ".bin" / "azurite-blob"
 
 
