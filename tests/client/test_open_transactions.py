@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any
 
 import pytest
@@ -78,46 +78,33 @@ async def test_open_transaction_hangs_if_no_coordinator_has_it() -> None:
     assert ["orders-0"] == found.stuck
 
 
-async def test_transaction_that_ends_while_it_is_looked_up_does_not_hang(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+async def ending(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
+    """Return a client of a broker with an open transaction, which ends while its coordinator is asked for it."""
     async with serving() as broker:
         await broker.create_topic("orders", partitions=2)
         producer = TransactionalProducer(broker.server.broker, "payer")
         await producer.init()
         await producer.send(b"a", b"b", tp=TP)
+
+        async def ends_now(_client: Client, _ids: Collection[int]) -> dict[int, Transaction]:
+            await producer.finish()
+            return {}
+
+        for module in ("open_transactions", "transactions"):
+            monkeypatch.setattr(f"korvet.client.{module}.known_transactions", ends_now)
         async with open_client(broker.bootstrap_servers) as client:
+            yield client
 
-            async def ends_now(_client: Client, _ids: Collection[int]) -> dict[int, Transaction]:
-                await producer.finish()
-                return {}
 
-            monkeypatch.setattr("korvet.client.open_transactions.known_transactions", ends_now)
-            (found,) = (
-                await OpenTransactions(client, patience_ms=0).find(await ends_of(client))
-            ).transactions
+async def test_transaction_that_ends_while_it_is_looked_up_does_not_hang(ending: Client) -> None:
+    (found,) = (await OpenTransactions(ending, patience_ms=0).find(await ends_of(ending))).transactions
 
     assert ("open", False) == (found.state, found.is_stuck)
 
 
-async def test_transaction_that_ends_during_find_hanging_does_not_hang(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with serving() as broker:
-        await broker.create_topic("orders", partitions=2)
-        producer = TransactionalProducer(broker.server.broker, "payer")
-        await producer.init()
-        await producer.send(b"a", b"b", tp=TP)
-        async with open_client(broker.bootstrap_servers) as client:
-
-            async def ends_now(_client: Client, _ids: Collection[int]) -> dict[int, Transaction]:
-                await producer.finish()
-                return {}
-
-            monkeypatch.setattr("korvet.client.transactions.known_transactions", ends_now)
-            found = await find_hanging(client, [TP, OTHER], longer_than_ms=-1, now_ms=0)
-
-    assert [] == found
+async def test_transaction_that_ends_during_find_hanging_does_not_hang(ending: Client) -> None:
+    assert [] == await find_hanging(ending, [TP, OTHER], longer_than_ms=-1, now_ms=0)
 
 
 async def test_last_stable_offset_is_read_where_a_transaction_may_be_open() -> None:

@@ -36,7 +36,7 @@ def test_large_frames_and_slow_readers_stay_within_the_budgets(
         for _ in range(STORED // len(batch)):
             wire.send(frame_of(produce_request("large", batch)))
             produced(wire.receive())
-        # What sixteen of these requests leave behind is compared with what this one does.
+        # The memory after sixteen of these requests is compared with the memory after this one.
         wire.send(frame_of(fetch_request("large", 0, max_wait_ms=100, max_bytes=2 * STORED)))
         assert fetched(wire.receive())
     idle_mb = lowest_mb(broker.pid)

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 import boto3
-import pyarrow as pa
 import pytest
 
 from korvet.lake.compacting import Compaction
@@ -16,11 +14,6 @@ from korvet.lake.put_if_absent import refuse_unsafe_store
 from korvet.lake.retrying import retried
 from korvet.lake.table import LakeTable
 from korvet.lake.verification import absent, wrongs
-from korvet.pipeline.decoding.auditing import audit_decoded
-from korvet.pipeline.decoding.decoded_files import PartWriter
-from korvet.pipeline.decoding.expiring import drop_before
-from korvet.pipeline.decoding.joining import DecodedJoins
-from korvet.pipeline.decoding.tables import TYPED, DecodedTable, Span
 from tests.lake.s3 import s3_store
 from tests.lake.support import TOPIC, TOPIC_ID, written
 
@@ -151,27 +144,3 @@ def test_request_that_always_fails_is_reported_after_some_attempts(
         retried(lambda: LakeTable.open(nowhere, TOPIC))
 
     assert 4 == sum("trying again: s3://lake/tables/orders" in each for each in caplog.messages)
-
-
-def test_typed_table_is_joined_expired_and_audited(lake: Location) -> None:
-    schema = pa.schema(
-        [
-            pa.field("_partition", pa.int32()),
-            pa.field("_offset", pa.int64()),
-            pa.field("_timestamp", pa.timestamp("us", "UTC")),
-        ]
-    )
-    table = DecodedTable.create(lake.child("typed"), TYPED, TOPIC, TOPIC_ID, schema)
-    for offset in range(3):
-        row = {"_partition": 0, "_offset": offset, "_timestamp": datetime(2026, 1, 1 + offset, tzinfo=UTC)}
-        with PartWriter(table.location) as writer:
-            writer.write(pa.Table.from_pylist([row], schema=schema))
-        table = table.commit([Span(0, offset, offset + 1)], writer.parts)
-
-    joins = DecodedJoins(table)
-    joins.run()
-    kept = drop_before(joins.table, round(datetime(2026, 1, 2, tzinfo=UTC).timestamp() * 1000))
-
-    assert (1, 3) == (len(joins.table.files), joins.table.row_count)
-    assert (1, 2) == (len(kept.files), kept.row_count)
-    assert [] == audit_decoded(kept, "typed", checksums=True)
