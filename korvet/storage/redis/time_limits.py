@@ -52,7 +52,7 @@ class TimeLimits:
 
 @define(eq=False)
 class StartedCall:
-    """What started reads and commits share until Redis has answered: the caller to notify, and the time limit."""
+    """A call that was sent to Redis: its caller to notify, and its time limit."""
 
     limits: TimeLimits
     _call: Callable[[], None] | None = field(default=None, init=False)  # notifies the caller
