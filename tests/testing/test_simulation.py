@@ -33,6 +33,7 @@ from korvet.storage.shares import AVAILABLE, Run
 from korvet.testing.simulation import Setup, SimulationFailed, seeds, simulate
 from korvet.testing.simulation.determinism import Alarm, Scheduler, VirtualClock, deterministic, start_owned
 from korvet.testing.simulation.store import StoreLink
+from korvet.testing.simulation.transactional import Transactions
 from korvet.transactions.coordinator import TransactionCoordinator
 from tests.transactions.bugs import (
     accept_late_requests,
@@ -264,6 +265,27 @@ def test_bug_in_transactions_is_found(
 
     assert re.search(TRANSACTION_BUGS[add_bug], failure.reason)
     simulate(failure.seed, TRANSACTIONAL)
+
+
+def test_mover_that_is_fenced_after_its_commit_reads_the_offsets_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A late InitProducerId fences the repeated EndTxn of a transaction that is committed."""
+    end = Transactions.end
+    fenced = 0
+
+    async def end_unsure(transactions: Transactions, *, is_commit: bool) -> None:
+        nonlocal fenced
+        await end(transactions, is_commit=is_commit)
+        if is_commit and transactions.rolls(0.2):
+            fenced += 1
+            raise transactions._die("fenced")
+
+    monkeypatch.setattr(Transactions, "end", end_unsure)
+
+    simulate(1, TRANSACTIONAL)
+
+    assert fenced > 1
 
 
 @pytest.mark.slow

@@ -50,6 +50,8 @@ class Consumer(Member):
         talk = await self.connect_coordinator(self.settings.group)
         try:
             await self._join(talk)
+            unknown = [tp for tp in self._owned if tp not in self.positions]
+            self.positions |= await self._committed(talk, unknown)
             await self._consume(talk)
             await self._leave(talk)
         finally:
@@ -109,7 +111,7 @@ class Consumer(Member):
         if not new and len(kept) == len(self._owned):
             return False
         self._owned = kept
-        self.positions = {tp: self.positions[tp] for tp in kept}
+        self.positions = {tp: self.positions[tp] for tp in kept if tp in self.positions}
         self.history.assign(self._actor, self.settings.group, self._generation, assigned)
         self.history.hold(self._actor, self.settings.group, assigned, until_s)
         positions = await self._committed(talk, new)

@@ -424,7 +424,12 @@ class Mover:
             await transactions.end(is_commit=False)
             return False
         member.note_commit(offsets, is_known=False)
-        await transactions.end(is_commit=True)
+        try:
+            await transactions.end(is_commit=True)
+        except Over:
+            # The transaction may be committed: a late InitProducerId without an epoch can fence the repeated EndTxn.
+            member.positions = {}
+            raise
         member.note_commit(offsets, is_known=True)
         return True
 
