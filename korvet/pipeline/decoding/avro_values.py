@@ -19,7 +19,7 @@ from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 
 from korvet.pipeline.decoding.avro_references import whole_schema
-from korvet.pipeline.decoding.confluent import HEADER_BYTES, schema_id
+from korvet.pipeline.decoding.confluent import SchemaId, schema_id
 from korvet.pipeline.decoding.leaves import Faults, Row, SchemaFault, Unfit, rows_of
 from korvet.pipeline.decoding.registry import NotRegistered, Registry
 
@@ -71,7 +71,8 @@ class AvroValues:
         """Decode one value. Raises Unfit, RegistryError."""
         writer, begin = self.schema, 0
         if self.registry is not None:
-            writer, begin = written_with(self.registry, schema_id(value)), HEADER_BYTES
+            number, begin = schema_id(value)
+            writer = written_with(self.registry, number)
         source = io.BytesIO(value)
         source.seek(begin)
         try:
@@ -85,16 +86,10 @@ class AvroValues:
         return row
 
 
-def written_with(registry: Registry, number: int) -> str:
+def written_with(registry: Registry, number: SchemaId) -> str:
     """Return the text of the writer's schema. Raises Unfit if the registry has none, or one that is not for Avro."""
     try:
-        found = registry.by_id(number)
-    except NotRegistered as error:
-        raise Unfit(str(error)) from None
-    if found.kind != "AVRO":
-        raise Unfit(f"schema {number} is one for {found.kind}, not for AVRO")
-    try:
-        return whole_schema(registry, found)
+        return whole_schema(registry, registry.written_with(number, "AVRO"))
     except (NotRegistered, SchemaFault) as error:
         raise Unfit(f"schema {number}: {error}") from None
 

@@ -25,12 +25,12 @@ from korvet.pipeline.decoding.columns import (
     TIMESTAMP,
     struct_columns,
 )
-from korvet.pipeline.decoding.confluent import HEADER_BYTES, looks_framed, schema_id
+from korvet.pipeline.decoding.confluent import VALUE_HEADER, looks_framed, schema_id, with_ids_of_headers
 from korvet.pipeline.decoding.inference import Wanted, wanted
 from korvet.pipeline.decoding.json_values import needs_numbers_as_written, objects
 from korvet.pipeline.decoding.leaves import STRING_FROM_NUMBER, Faults, Row, Unfit
 from korvet.pipeline.decoding.names import field_name
-from korvet.pipeline.decoding.registry import NotRegistered, Registry
+from korvet.pipeline.decoding.registry import Registry
 from korvet.pipeline.decoding.reshaping import flatten, rename, unwrap
 from korvet.pipeline.decoding.specification import DAYS, Specification
 
@@ -58,22 +58,18 @@ class JsonValues:
 
     def unframed(self, value: bytes) -> bytes:
         """Return the JSON in a framed value. Raises Unfit, RegistryError."""
-        number = schema_id(value)
+        number, begin = schema_id(value)
         if self.registry is not None:
-            try:
-                kind = self.registry.by_id(number).kind
-            except NotRegistered as error:
-                raise Unfit(str(error)) from None
-            if kind != "JSON":
-                raise Unfit(f"schema {number} is one for {kind}, not for JSON")
-        return value[HEADER_BYTES:]
+            self.registry.written_with(number, "JSON")
+        return value[begin:]
 
 
 @frozen
 class Decoder:
     """The decoding of a topic's values to rows. It can be pickled, and works the same in every process.
 
-    `values` reads them: JsonValues, AvroValues or ProtobufValues. `fields` are the columns for their contents.
+    `values` reads them: JsonValues, JsonSchemaValues, AvroValues or ProtobufValues. `fields` are the columns for their
+    contents.
     """
 
     specification: Specification
@@ -148,10 +144,15 @@ class Decoded:
         return int(self.typed.num_rows - (pc.sum(self.typed.column(DELETED)).as_py() or 0))
 
 
-def open_values(decoder: Decoder, values: Sequence[bytes | None]) -> Opened:
-    """Read and reshape values, before they are fitted to columns."""
+def open_values(decoder: Decoder, archived: pa.Table) -> Opened:
+    """Read and reshape the values of rows of an archive, before they are fitted to columns."""
     specification = decoder.specification
     faults = Faults()
+    values = archived.column("value").to_pylist()
+    if specification.framing == "confluent":
+        has_indexes = specification.format == "protobuf"
+        headers = archived.column("headers")
+        values = with_ids_of_headers(values, headers, VALUE_HEADER, faults, has_indexes=has_indexes)
     rows = decoder.values.objects(values, faults)
     operations: list[str | None] = [None] * len(rows)
     if not (specification.unwrap or specification.rename or specification.flatten):
@@ -186,7 +187,7 @@ def reshape(row: Row, specification: Specification, maps: Collection[str]) -> tu
 
 def infer_columns(decoder: Decoder, archived: pa.Table) -> Wanted:
     """Count the fields of these rows that have no column yet."""
-    opened = open_values(decoder, archived.column("value").to_pylist())
+    opened = open_values(decoder, archived)
     return wanted(opened.rows, decoder.fields)
 
 
@@ -196,7 +197,7 @@ def decode(decoder: Decoder, archived: pa.Table, known_bad: Collection[tuple[int
     Those rows are in neither result. Raises RegistryError.
     """
     values = archived.column("value").to_pylist()
-    opened = open_values(decoder, values)
+    opened = open_values(decoder, archived)
     faults = opened.faults
     arrays = fitted(decoder, opened)
     specification = decoder.specification

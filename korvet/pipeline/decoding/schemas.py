@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
@@ -18,7 +19,7 @@ from korvet.pipeline.decoding.names import column_name, is_fit
 from korvet.pipeline.decoding.registry import NotRegistered, Registry, Schema
 from korvet.pipeline.decoding.reshaping import flattened_fields, renamed_fields
 from korvet.pipeline.decoding.row_decoding import Decoder
-from korvet.pipeline.decoding.specification import DAYS, Specification
+from korvet.pipeline.decoding.specification import DAYS, Format, Specification
 from korvet.pipeline.decoding.tables import plain
 
 
@@ -27,9 +28,7 @@ def decoder_of(specification: Specification) -> Decoder:
 
     DDL requires a running Spark. Raises SchemaFault, RegistryError, OSError.
     """
-    made = {"json": json_decoder, "avro": avro_decoder, "protobuf": protobuf_decoder}[specification.format](
-        specification
-    )
+    made = DECODERS[specification.format](specification)
     refuse_unfit(made)
     return attrs.evolve(made, has_framed_keys=has_framed_keys(specification))
 
@@ -129,13 +128,33 @@ def spark_type(kind: DataType, path: str) -> pa.DataType:
     return found
 
 
+def json_schema_decoder(specification: Specification) -> Decoder:
+    from korvet.pipeline.decoding.json_schema_columns import json_schema_fields  # noqa: PLC0415  needs extra `decode`
+    from korvet.pipeline.decoding.json_schema_documents import Documents, documents_of, validator_of  # noqa: PLC0415
+    from korvet.pipeline.decoding.json_schema_values import JsonSchemaValues  # noqa: PLC0415
+
+    registry = Registry(specification.registry) if specification.registry else None
+    text = schema_text(specification)
+    if text is not None:
+        documents = Documents(text)
+    else:
+        with faults_of_subject(specification.subject):
+            documents = documents_of(*newest(registry, specification.subject))
+    validator_of(documents)  # raises SchemaFault, also for parts of the schema that make no column
+    fields = [escaped(one) for one in reshaped_fields(specification, json_schema_fields(documents))]
+    framed = registry if specification.framing == "confluent" else None
+    return Decoder(specification, tuple(fields), JsonSchemaValues(documents, framed))
+
+
 def avro_decoder(specification: Specification) -> Decoder:
-    from korvet.pipeline.decoding.avro_values import AvroValues, avro_fields  # noqa: PLC0415  needs extra `decode`
+    from korvet.pipeline.decoding.avro_references import whole_schema  # noqa: PLC0415  needs extra `decode`
+    from korvet.pipeline.decoding.avro_values import AvroValues, avro_fields  # noqa: PLC0415
 
     registry = Registry(specification.registry) if specification.registry else None
     text = schema_text(specification)
     if text is None:
-        text = newest_avro(registry, specification.subject)
+        with faults_of_subject(specification.subject):
+            text = whole_schema(*newest(registry, specification.subject))
     fields = reshaped_fields(specification, avro_fields(text))
     framed = registry if specification.framing == "confluent" else None
     return Decoder(specification, tuple(fields), AvroValues(text, framed))
@@ -149,8 +168,8 @@ def protobuf_decoder(specification: Specification) -> Decoder:
     if registry is None or specification.schema_file is not None:
         descriptors = schemas.descriptors_of_file(Path(str(specification.schema_file)))
     else:
-        found = newest(registry, specification.subject)
-        descriptors = schemas.descriptors_of(registry, found, f"subject {specification.subject}")
+        with faults_of_subject(specification.subject):
+            descriptors = schemas.descriptors_of(*newest(registry, specification.subject))
     message = schemas.message_type(descriptors, specification.message)
     fields = reshaped_fields(specification, schemas.message_fields(message))
     framed = registry if specification.framing == "confluent" else None
@@ -158,27 +177,31 @@ def protobuf_decoder(specification: Specification) -> Decoder:
     return Decoder(specification, tuple(fields), values)
 
 
-def newest_avro(registry: Registry | None, subject: str) -> str:
-    """Return a subject's latest schema, with the types that it refers to. Raises SchemaFault, RegistryError."""
-    from korvet.pipeline.decoding.avro_references import whole_schema  # noqa: PLC0415  as in avro_decoder
-
-    found = newest(registry, subject)
-    if registry is None or found.kind != "AVRO":
-        return found.text
-    try:
-        return whole_schema(registry, found)
-    except NotRegistered as error:
-        raise SchemaFault(f"subject {subject}: {error}") from None
+DECODERS: Mapping[Format, Callable[[Specification], Decoder]] = {
+    "json": json_decoder,
+    "json-schema": json_schema_decoder,
+    "avro": avro_decoder,
+    "protobuf": protobuf_decoder,
+}
 
 
-def newest(registry: Registry | None, subject: str) -> Schema:
-    """Return a subject's latest schema. Raises SchemaFault, RegistryError."""
+def newest(registry: Registry | None, subject: str) -> tuple[Registry, Schema]:
+    """Return the registry, and a subject's latest schema in it. Raises SchemaFault, RegistryError."""
     if registry is None:
         raise SchemaFault("There is neither a schema_file nor a registry.")
     try:
-        return registry.latest(subject)
+        return registry, registry.latest(subject)
     except NotRegistered as error:
         raise SchemaFault(f"{error}; give subject, or schema_file") from None
+
+
+@contextmanager
+def faults_of_subject(subject: str) -> Iterator[None]:
+    """Name the subject in the faults of its schema. Raises SchemaFault."""
+    try:
+        yield
+    except (NotRegistered, SchemaFault) as error:
+        raise SchemaFault(f"subject {subject}: {error}") from None
 
 
 def reshaped_fields(specification: Specification, fields: Sequence[pa.Field]) -> list[pa.Field]:
