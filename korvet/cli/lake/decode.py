@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     "-s", "--specification", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
     help="TOML with a section [topics.<name>] for each topic; command-line options override it.",
 )  # fmt: skip
-@click.option("--format", "form", metavar="FORMAT", help="json, avro or protobuf. [json]")
+@click.option("--format", "form", metavar="FORMAT", help="json, json-schema, avro or protobuf. [json]")
 @click.option("--schema", metavar="DDL", help="JSON: the columns, id bigint, at timestamp. [inferred]")
 @click.option("--schema-file", metavar="FILE", help="The same in a file; or .avsc, .proto, .desc.")
 @click.option(

@@ -31,9 +31,9 @@ from cattrs.gen import make_dict_structure_fn
 
 from korvet.config import ConfigError
 from korvet.pipeline.decoding.inference import Numbers
-from korvet.pipeline.decoding.leaves import LENIENT, Reading, Timestamps, Unknown
+from korvet.pipeline.decoding.leaves import LENIENT, UTC_IF_NO_ZONE, Reading, Timestamps, Unknown
 
-Format = Literal["json", "avro", "protobuf"]
+Format = Literal["json", "json-schema", "avro", "protobuf"]
 OnError = Literal["dlq", "skip", "stop"]
 Tombstones = Literal["skip", "keep"]
 Unwrap = Literal["debezium"]
@@ -47,14 +47,15 @@ FIRST_SECTIONS = ("defaults", "topics")
 class Specification:
     """Settings for decoding the values of one topic to a typed table.
 
-    At most one source of a schema (`schema`, `schema_file`, `registry`) may be given. The schema of JSON does not come
-    from a registry. Without one it is inferred: first from a sample; once the table exists, from its columns.
+    At most one source of a schema (`schema`, `schema_file`, `registry`) may be given. The schema of the format `json`
+    does not come from a registry. Without one it is inferred: first from a sample; once the table exists, from its
+    columns.
     """
 
     topic: str
     format: Format = "json"
     table: str = field(default=attrs.Factory(lambda self: self.topic, takes_self=True))
-    schema: str | None = None  # Spark's DDL, or its JSON
+    schema: str | None = None  # Spark's DDL or its JSON; JSON Schema; Avro
     schema_file: str | None = None  # .ddl, .json, .avsc, .proto, .desc
     registry: str | None = None  # URL
     framing: Literal["confluent", "none"] = field(
@@ -91,7 +92,7 @@ class Specification:
 
     @property
     def reading(self) -> Reading:
-        is_json = self.format == "json"
+        is_json = self.format in ("json", "json-schema")
         return Reading(
             self.unknown,
             self.timestamps,
@@ -99,6 +100,7 @@ class Specification:
             exact_floats=not is_json,
             escaped_names=is_json,
             lenient=frozenset(self.lenient),
+            whole_floats=self.format == "json-schema",
         )
 
     def faults(self) -> Iterator[tuple[str, str]]:
@@ -107,15 +109,17 @@ class Specification:
         if len(given) == 2:
             yield "schema", "is given twice: as schema and as schema_file"
         if self.format != "json":
-            yield from self._faults_of_binary_formats(given)
+            yield from self._faults_of_schemas(given)
         elif self.registry and self.framing == "none":
             yield "framing", "'none' does not go with registry, which JSON needs only for framed values"
         if self.numbers != "long" and self.format != "json":
-            yield "numbers", "is for json: schemas of avro and protobuf define their number types"
+            yield "numbers", f"is for json: a schema of {self.format} defines its number types"
         for name in self.lenient:
             if name not in LENIENT:
                 yield "lenient", f"{name!r} is none of {', '.join(LENIENT)}"
-        if self.lenient and self.format != "json":
+        if self.format == "json-schema" and set(self.lenient) - {UTC_IF_NO_ZONE}:
+            yield "lenient", f"accepts only {UTC_IF_NO_ZONE} for json-schema, whose values have types"
+        elif self.lenient and self.format in ("avro", "protobuf"):
             yield "lenient", "is for json: avro and protobuf have types"
         if self.message and self.format != "protobuf":
             yield "message", "is for protobuf"
@@ -131,13 +135,13 @@ class Specification:
         if self.flatten is not None and not re.fullmatch(r"[A-Za-z0-9_.$-]+", self.flatten):
             yield "flatten", f"{self.flatten!r} cannot join names of columns; _ could"
 
-    def _faults_of_binary_formats(self, given: list[str]) -> Iterator[tuple[str, str]]:
+    def _faults_of_schemas(self, given: list[str]) -> Iterator[tuple[str, str]]:
         if not given and not self.registry:
             yield "schema_file", f"{self.format} needs schema_file, or registry"
         if self.framing == "confluent" and not self.registry:
             yield "framing", "'confluent' needs the registry its schema ids are in"
-        if self.unknown != "drop":
-            yield "unknown", f"is for json: a {self.format} schema defines all fields"
+        if self.unknown == "add" or (self.unknown == "dlq" and self.format != "json-schema"):
+            yield "unknown", f"is for json: a schema of {self.format} defines all columns"
         if self.schema and self.format == "protobuf":
             yield "schema", "is for json and avro; protobuf takes schema_file or registry"
 
