@@ -57,6 +57,12 @@ if TYPE_CHECKING:
 @click.option(
     "--registry", metavar="URL", help="Schema registry; values have the framing of Confluent's clients."
 )
+@click.option(
+    "--subject-strategy",
+    metavar="NAME",
+    help="RecordNameStrategy or TopicRecordNameStrategy, with --records.",
+)
+@click.option("--records", metavar="NAMES", help="Record types, each with a table of its own: shop.Order, …")
 @click.option("--message", metavar="NAME", help="Protobuf: the message type. [the first of the file]")
 @click.option(
     "--unknown", metavar="WHAT", help="JSON fields without a column: add, drop or dlq. [add without a schema]"
@@ -174,7 +180,7 @@ def chosen(topics: str, file: Path | None, settings: dict[str, Any]) -> list[Spe
     if "rename_file" in given:
         given["rename_file"] = str(Path(given["rename_file"]).absolute())
     names = tuple(filter(None, (name.strip() for name in topics.split(","))))
-    return list(specifications(names, file, given).values())
+    return [one for each in specifications(names, file, given).values() for one in each.by_record()]
 
 
 def preview(decodings: list[Decoding]) -> None:
@@ -185,7 +191,7 @@ def preview(decodings: list[Decoding]) -> None:
     from korvet.pipeline.decoding.registry import RegistryError
 
     for decoding in decodings:
-        topic = decoding.specification.topic
+        topic = decoding.specification.name
         try:
             with needing_extra():
                 found = decoding.preview()

@@ -3,7 +3,8 @@
 Nothing here needs a broker. Values come in the archive's columns. A value that cannot be decoded gets a reason:
 
 - `specification`: the settings of a topic;
-- `json_values`, `avro_values`, `protobuf_values`: bytes to Python values; `confluent` and `registry` look up schemas;
+- `json_values`, `json_schema_values`, `avro_values`, `protobuf_values`: bytes to Python values; `confluent` and
+  `registry` look up schemas; `record_names` selects the values of one record type;
 - `reshaping`: envelopes, renames and nested fields, one row at a time;
 - `names`: JSON field names to column names;
 - `inference`: columns for the fields of rows; `leaves`: checks of single values; `columns`: Arrow arrays of values;

@@ -1,7 +1,7 @@
 """JSON Schema: the columns for the values of a schema.
 
-What a column cannot have is JSON text: values of several types, objects and arrays of which the schema does not say
-what is inside, tuples, and types that hold themselves.
+Values that no column can have are put into a string column as JSON text: values of several types, objects and arrays
+whose contents the schema does not define, tuples, and types that contain themselves.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TEXT = Shape(pa.string(), is_text=True)
 class Place:
     """A part of a schema: where `$ref` leads from there, and the ids of the parts around it."""
 
-    schema: Mapping[str, Any]
+    schema: Any
     resolver: Any  # of `referencing`
     around: frozenset[int]
     path: str

@@ -12,10 +12,10 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import google.type
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -27,7 +27,7 @@ from korvet.pipeline.decoding.registry import Registry, Schema
 COMPILE_TIMEOUT_S = 60
 MAIN = "korvet_main.proto"
 #: The folder with google/type, whose files registries know without references, as they know google/protobuf.
-GOOGLE_TYPES = Path(next(iter(google.type.__path__))).parents[1]
+GOOGLE_TYPES = Path(next(iter(import_module("google.type").__path__))).parents[1]
 WARNING = re.compile(r"\bwarning:|\[libprotobuf WARNING|^W\d{4} |^warning", re.IGNORECASE)
 
 SCALARS = {

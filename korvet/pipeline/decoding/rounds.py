@@ -133,7 +133,7 @@ class Decoding:
         left = self.specification.sample
         for rows in archived_rows(archive.location, list(chain.from_iterable(slices)), plan.spans):
             decoded = decode(decoder, rows.slice(0, left))
-            preview.records += min(left, rows.num_rows)
+            preview.records += min(left, rows.num_rows) - decoded.strangers
             preview.bad += decoded.bad.num_rows
             preview.faults = (preview.faults + faults_of(decoded.bad))[:SHOWN_FAULTS]
             left -= rows.num_rows
@@ -201,7 +201,7 @@ class Decoding:
         """Log a line about the topic, once."""
         if text not in self._noted:
             self._noted.add(text)
-            log.warning("%(topic)s: %(reason)s", {"topic": self.specification.topic, "reason": text})
+            log.warning("%(topic)s: %(reason)s", {"topic": self.specification.name, "reason": text})
 
     def _with_columns(
         self,

@@ -30,6 +30,7 @@ from korvet.pipeline.decoding.inference import Wanted, wanted
 from korvet.pipeline.decoding.json_values import needs_numbers_as_written, objects
 from korvet.pipeline.decoding.leaves import STRING_FROM_NUMBER, Faults, Row, Unfit
 from korvet.pipeline.decoding.names import field_name
+from korvet.pipeline.decoding.record_names import Selection
 from korvet.pipeline.decoding.registry import Registry
 from korvet.pipeline.decoding.reshaping import flatten, rename, unwrap
 from korvet.pipeline.decoding.specification import DAYS, Specification
@@ -77,6 +78,8 @@ class Decoder:
     values: Any
     #: True if keys have the framing of Confluent's clients. Only upsert reads keys.
     has_framed_keys: bool = False
+    #: The values that the table takes, if the topic has several tables.
+    selection: Selection | None = None
 
     @classmethod
     def for_json(cls, specification: Specification, fields: Sequence[pa.Field]) -> Decoder:
@@ -124,6 +127,7 @@ class Opened:
     rows: list[Row | None]
     operations: list[str | None]  # of Debezium's envelopes
     faults: Faults = field(factory=Faults)
+    strangers: set[int] = field(factory=set)  # rows of other tables
 
 
 @frozen
@@ -135,6 +139,8 @@ class Decoded:
     tombstones: int
     #: By partition, the number of rows that are in neither, nor in the dlq table already.
     skipped: Counter[int]
+    #: The number of rows of the topic's other tables, which are among the skipped ones.
+    strangers: int = 0
 
     @property
     def typed_count(self) -> int:
@@ -153,10 +159,16 @@ def open_values(decoder: Decoder, archived: pa.Table) -> Opened:
         has_indexes = specification.format == "protobuf"
         headers = archived.column("headers")
         values = with_ids_of_headers(values, headers, VALUE_HEADER, faults, has_indexes=has_indexes)
-    rows = decoder.values.objects(values, faults)
+    strangers = decoder.selection.strangers(values, faults) if decoder.selection is not None else set()
+    rows = decoder.values.objects(
+        [None if number in strangers else value for number, value in enumerate(values)]
+        if strangers
+        else values,
+        faults,
+    )
     operations: list[str | None] = [None] * len(rows)
     if not (specification.unwrap or specification.rename or specification.flatten):
-        return Opened(rows, operations, faults)
+        return Opened(rows, operations, faults, strangers)
     maps = frozenset(field_name(one.name) for one in decoder.fields if pa.types.is_map(one.type))
     for number, row in enumerate(rows):
         if row is None:
@@ -166,7 +178,7 @@ def open_values(decoder: Decoder, archived: pa.Table) -> Opened:
         except Unfit as fault:
             faults.add(number, "$", str(fault))
             rows[number] = None
-    return Opened(rows, operations, faults)
+    return Opened(rows, operations, faults, strangers)
 
 
 def reshape(row: Row, specification: Specification, maps: Collection[str]) -> tuple[Row | None, str | None]:
@@ -207,19 +219,25 @@ def decode(decoder: Decoder, archived: pa.Table, known_bad: Collection[tuple[int
             refuse_unframed_keys(archived, faults)
     columns = dict(zip((one.name for one in decoder.fields), arrays, strict=True))
     refuse_empty_partition_values(decoder, columns, faults)
-    bad = sorted(faults.by_row)
+    strangers = {*opened.strangers}
+    if not specification.takes_the_rest:  # tombstones that no table can have are bad rows of one table
+        strangers.update(number for number in faults.by_row if values[number] is None)
+    bad = sorted(faults.by_row.keys() - strangers)
     deleted = [
         value is None or operation == DELETE
         for value, operation in zip(values, opened.operations, strict=True)
     ]
     tombstones = sum(value is None for value in values)
     left_out = {*bad, *already_bad(archived, known_bad)}
-    keeps_tombstones = specification.upsert or specification.tombstones == "keep"
+    keeps_tombstones = specification.upsert or (
+        specification.tombstones == "keep" and specification.takes_the_rest
+    )
     kept: list[int] = []
     skipped: list[int] = []
     for number, value in enumerate(values):
         if number not in left_out:
-            (kept if value is not None or keeps_tombstones else skipped).append(number)
+            is_kept = number not in strangers and (value is not None or keeps_tombstones)
+            (kept if is_kept else skipped).append(number)
     columns |= own_columns(specification, archived, opened)
     typed = pa.Table.from_arrays(
         [columns[one.name] for one in decoder.schema], schema=nullable(decoder.schema)
@@ -232,6 +250,7 @@ def decode(decoder: Decoder, archived: pa.Table, known_bad: Collection[tuple[int
         bad_rows(archived, new, faults),
         tombstones,
         Counter(archived.column("partition").take(pa.array(skipped, pa.int64())).to_pylist()),
+        len(strangers),
     )
 
 

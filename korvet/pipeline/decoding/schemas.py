@@ -16,6 +16,7 @@ from korvet.lake.errors import WrongTable
 from korvet.pipeline.decoding.columns import RESERVED
 from korvet.pipeline.decoding.leaves import LEAVES, SchemaFault, named
 from korvet.pipeline.decoding.names import column_name, is_fit
+from korvet.pipeline.decoding.record_names import Selection
 from korvet.pipeline.decoding.registry import NotRegistered, Registry, Schema
 from korvet.pipeline.decoding.reshaping import flattened_fields, renamed_fields
 from korvet.pipeline.decoding.row_decoding import Decoder
@@ -30,7 +31,21 @@ def decoder_of(specification: Specification) -> Decoder:
     """
     made = DECODERS[specification.format](specification)
     refuse_unfit(made)
-    return attrs.evolve(made, has_framed_keys=has_framed_keys(specification))
+    return attrs.evolve(
+        made, has_framed_keys=has_framed_keys(specification), selection=selection_of(specification)
+    )
+
+
+def selection_of(specification: Specification) -> Selection | None:
+    """Return the values that the table takes, None if it takes all of the topic."""
+    if specification.record is None or specification.registry is None:
+        return None
+    return Selection(
+        Registry(specification.registry),
+        specification.record,
+        frozenset(specification.records) - {specification.record},
+        specification.takes_the_rest,
+    )
 
 
 def has_framed_keys(specification: Specification) -> bool:
@@ -221,7 +236,7 @@ def with_fields(decoder: Decoder, fields: Sequence[pa.Field]) -> Decoder:
     """Return the same decoder with other columns."""
     if decoder.specification.format == "json":
         made = Decoder.for_json(decoder.specification, fields)
-        return attrs.evolve(made, has_framed_keys=decoder.has_framed_keys)
+        return attrs.evolve(decoder, fields=made.fields, values=made.values)
     return attrs.evolve(decoder, fields=tuple(fields))
 
 

@@ -37,6 +37,7 @@ Format = Literal["json", "json-schema", "avro", "protobuf"]
 OnError = Literal["dlq", "skip", "stop"]
 Tombstones = Literal["skip", "keep"]
 Unwrap = Literal["debezium"]
+Strategy = Literal["TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"]
 
 DLQ_SUFFIX = "~dlq"
 DAYS = "days"
@@ -62,6 +63,12 @@ class Specification:
         default=attrs.Factory(lambda self: "confluent" if self.registry else "none", takes_self=True)
     )
     subject: str = field(default=attrs.Factory(lambda self: f"{self.topic}-value", takes_self=True))
+    #: The rule by which producers choose the subjects of a topic's values, by Confluent's names.
+    subject_strategy: Strategy = "TopicNameStrategy"
+    #: Names of the topic's record types, each of which gets a table.
+    records: tuple[str, ...] = ()
+    #: The record type of this table, if it is one of several; see `by_record`.
+    record: str | None = None
     message: str | None = None  # Protobuf: full name of the message type
     unknown: Unknown = field(
         default=attrs.Factory(
@@ -89,6 +96,30 @@ class Specification:
     @property
     def dlq(self) -> str:
         return f"{self.table}{DLQ_SUFFIX}"
+
+    @property
+    def name(self) -> str:
+        """The name for reports: that of the topic, or that of the table if the topic has several."""
+        return self.topic if self.record is None else self.table
+
+    @property
+    def takes_the_rest(self) -> bool:
+        """True if values without a table of their own are bad rows of this one."""
+        return self.record is None or self.record == self.records[0]
+
+    def by_record(self) -> list[Specification]:
+        """Return the specification of each record type's table, or this one if the topic has one table."""
+        return [self.of_record(name) for name in self.records] or [self]
+
+    def of_record(self, name: str) -> Specification:
+        is_of_topic = self.subject_strategy == "TopicRecordNameStrategy"
+        return attrs.evolve(
+            self,
+            record=name,
+            table=f"{self.table}.{name}",
+            subject=f"{self.topic}-{name}" if is_of_topic else name,
+            message=name if self.format == "protobuf" else None,
+        )
 
     @property
     def reading(self) -> Reading:
@@ -123,17 +154,44 @@ class Specification:
             yield "lenient", "is for json: avro and protobuf have types"
         if self.message and self.format != "protobuf":
             yield "message", "is for protobuf"
+        yield from self._faults_of_records()
         if self.upsert and self.partition_by:
             yield "partition_by", "does not go with upsert: a row would have to move when its value changes"
         if self.upsert and self.tombstones == "keep":
             yield "tombstones", "'keep' cannot be combined with upsert, in which tombstones delete rows"
-        if self.table != self.table.strip() or not re.fullmatch(r"[^/\\:~\x00-\x1f]+", self.table):
-            yield "table", f"{self.table!r} cannot name a folder; without / \\ : ~ it could"
+        for table in (self.table, *self.records):
+            if table != table.strip() or not re.fullmatch(r"[^/\\:~\x00-\x1f]+", table):
+                name = "table" if table == self.table else "records"
+                yield name, f"{table!r} cannot name a folder; without / \\ : ~ it could"
         for name in ("max_columns", "sample"):
             if getattr(self, name) < 1:
                 yield name, "must be at least 1"
         if self.flatten is not None and not re.fullmatch(r"[A-Za-z0-9_.$-]+", self.flatten):
             yield "flatten", f"{self.flatten!r} cannot join names of columns; _ could"
+
+    def _faults_of_records(self) -> Iterator[tuple[str, str]]:
+        has_strategy = self.subject_strategy != "TopicNameStrategy"
+        if has_strategy and not self.records:
+            yield (
+                "records",
+                f"is missing: with {self.subject_strategy}, it names the record types of the topic",
+            )
+        if not self.records:
+            return
+        if not has_strategy:
+            yield (
+                "subject_strategy",
+                "must be RecordNameStrategy or TopicRecordNameStrategy to go with records",
+            )
+        if not self.registry or self.framing == "none":
+            yield "records", "needs a registry, and values with the ids of their schemas"
+        for name in ("schema", "schema_file", "message"):
+            if getattr(self, name):
+                yield name, "does not go with records, each of which has its own schema"
+        if self.subject != f"{self.topic}-value":
+            yield "subject", "does not go with records: subject_strategy names the subjects"
+        if len({name.lower() for name in self.records}) < len(self.records):
+            yield "records", "has a name twice, for case does not count"
 
     def _faults_of_schemas(self, given: list[str]) -> Iterator[tuple[str, str]]:
         if not given and not self.registry:
@@ -146,7 +204,7 @@ class Specification:
             yield "schema", "is for json and avro; protobuf takes schema_file or registry"
 
 
-SETTABLE = {one.name: one for one in attrs.fields(Specification) if one.name != "topic"}
+SETTABLE = {one.name: one for one in attrs.fields(Specification) if one.name not in ("topic", "record")}
 
 
 def specifications(
