@@ -37,6 +37,7 @@ class Serializers:
     topic: str = "orders"
     strategy: str = "topic"
     in_headers: bool = False
+    is_key: bool = False
 
     def json(
         self, schema: str, value: Any, *, references: dict[str, str] | None = None
@@ -65,5 +66,6 @@ class Serializers:
 
     def _written(self, serializer: Any, value: Any) -> tuple[bytes, Headers]:
         headers: Headers = []
-        written = serializer(value, SerializationContext(self.topic, MessageField.VALUE, headers))
+        place = MessageField.KEY if self.is_key else MessageField.VALUE
+        written = serializer(value, SerializationContext(self.topic, place, headers))
         return written, headers

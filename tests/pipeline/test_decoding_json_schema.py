@@ -194,7 +194,8 @@ def test_what_a_column_cannot_have_is_json_text(lake: Lake, fake: FakeRegistry) 
         "when": "2026-01-31",
     }
     serializers = Serializers(fake)
-    lake.archive([serializers.json(text, each)[0] for each in (value, {"mixed": 5}, {"any": {}})])
+    values: list[dict[str, Any]] = [value, {"mixed": 5}, {"any": {}}]
+    lake.archive([serializers.json(text, each)[0] for each in values])
     large = b"123456789012345678901234567890"
     lake.archive([framed(100_000, b'{"any": %b}' % large), framed(100_000, b'{"either": null}')])
 

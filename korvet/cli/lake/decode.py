@@ -90,6 +90,12 @@ if TYPE_CHECKING:
     default=None,
     help="Keep one row for each key, that of the latest offset; tombstones delete rows.",
 )
+@click.option(
+    "--key-format",
+    metavar="FORMAT",
+    help="Decode keys to columns: string, int, long, json, json-schema, avro or protobuf.",
+)
+@click.option("--key-schema", metavar="DDL", help="Schema of the keys, unless it is in the registry.")
 @click.option("--keep-raw", is_flag=True, default=None, help="Keep the undecoded value in the column _raw.")
 @storage_options
 @click.option("--once", is_flag=True, help="Decode the current archive, and end.")
@@ -142,7 +148,9 @@ def command(
         from korvet.pipeline.decoding.rounds import Decoding
         from korvet.pipeline.session import JavaNotFound, spark_session
     specifications = chosen(topics, file, {"format": form, **settings})
-    if show and not any(each.schema and each.format == "json" for each in specifications):
+    if show and not any(
+        (each.schema and each.format == "json") or each.key_format == "json" for each in specifications
+    ):
         preview([Decoding(each, archive, typed, Here()) for each in specifications])
         return
     try:

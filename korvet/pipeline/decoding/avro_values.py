@@ -18,7 +18,7 @@ from attrs import frozen
 from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 
-from korvet.pipeline.decoding.avro_references import whole_schema
+from korvet.pipeline.decoding.avro_references import loaded, whole_schema
 from korvet.pipeline.decoding.confluent import SchemaId, schema_id
 from korvet.pipeline.decoding.leaves import Faults, Row, SchemaFault, Unfit, rows_of
 from korvet.pipeline.decoding.registry import NotRegistered, Registry
@@ -58,10 +58,14 @@ NO_AVRO = (
 
 @frozen
 class AvroValues:
-    """Reader of values into rows of one schema. `registry` resolves schema ids; None if values have no framing."""
+    """Reader of values into rows of one schema. `registry` resolves schema ids; None if values have no framing.
+
+    If `single` is given, values may be of any type, and are the only field of their rows, of this name.
+    """
 
     schema: str
     registry: Registry | None = None
+    single: str = ""
 
     def objects(self, values: Sequence[bytes | None], faults: Faults) -> list[Row | None]:
         """Return the record in each value; None for a null value and for a bad one, which is added to `faults`."""
@@ -76,7 +80,9 @@ class AvroValues:
         source = io.BytesIO(value)
         source.seek(begin)
         try:
-            row = fastavro.schemaless_reader(source, parsed(writer), parsed(self.schema))
+            row = fastavro.schemaless_reader(
+                source, parsed(writer, self.single), parsed(self.schema, self.single)
+            )
         except NO_AVRO as error:
             raise Unfit(f"is not Avro of its schema: {type(error).__name__}: {error}") from None
         if source.tell() != len(value):
@@ -95,12 +101,21 @@ def written_with(registry: Registry, number: SchemaId) -> str:
 
 
 @cache
-def parsed(text: str) -> Any:
-    """Parse a schema with fastavro. Raises SchemaFault."""
+def parsed(text: str, single: str = "") -> Any:
+    """Parse a schema with fastavro, as that of the field `single` of a record if given. Raises SchemaFault."""
     try:
-        return fastavro.parse_schema(without_times(json.loads(text)))
+        schema = without_times(json.loads(text))
+        if single:  # a record is encoded as its fields one after the other
+            schema = {"type": "record", "name": "Single", "fields": [{"name": single, "type": schema}]}
+        return fastavro.parse_schema(schema)
     except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError) as error:
         raise SchemaFault(f"The Avro schema does not parse: {type(error).__name__}: {error}") from None
+
+
+def is_record(text: str) -> bool:
+    """Return True if a schema is one of a record. Raises SchemaFault."""
+    schema = loaded(text)
+    return isinstance(schema, dict) and schema.get("type") == "record"
 
 
 def without_times(schema: Any) -> Any:
@@ -116,9 +131,9 @@ def without_times(schema: Any) -> Any:
     }
 
 
-def avro_fields(text: str) -> list[pa.Field]:
-    """Return the columns for a reader's schema. Raises SchemaFault."""
-    schema = parsed(text)
+def avro_fields(text: str, single: str = "") -> list[pa.Field]:
+    """Return the columns for a reader's schema, or its only column `single`. Raises SchemaFault."""
+    schema = parsed(text, single)
     names: dict[str, Any] = {}
     kind = arrow_type(schema, names, "$")
     if not pa.types.is_struct(kind):

@@ -129,7 +129,7 @@ class Decoding:
         decoder = self.decoder(self.find(self.typed_location, TYPED))
         if self.specification.unknown == "add" or not decoder.fields:
             decoder = self.grown(decoder, self._sample(archive, plan, decoder, slices))
-        preview = Preview(schemas.ddl(decoder.fields))
+        preview = Preview(schemas.ddl([*decoder.fields, *decoder.key_fields]))
         left = self.specification.sample
         for rows in archived_rows(archive.location, list(chain.from_iterable(slices)), plan.spans):
             decoded = decode(decoder, rows.slice(0, left))
@@ -235,7 +235,7 @@ class Decoding:
                 nullable(decoder.schema),
                 decoder.partition_columns(),
             )
-            return typed, decoder, schemas.ddl(decoder.fields)
+            return typed, decoder, schemas.ddl([*decoder.fields, *decoder.key_fields])
         if tuple(typed.delta.metadata().partition_columns) != decoder.partition_columns():
             there = ", ".join(typed.delta.metadata().partition_columns) or "nothing"
             raise WrongTable(f"{typed.location} is partitioned by {there}; tables do not change that.")
@@ -254,7 +254,7 @@ class Decoding:
             total,
             numbers=specification.numbers,
             max_columns=specification.max_columns,
-            reserved=RESERVED,
+            reserved=(*RESERVED, *(one.name for one in decoder.key_fields)),
         )
         return schemas.with_fields(decoder, fields)
 

@@ -30,6 +30,7 @@ from korvet.pipeline.decoding.inference import Wanted, wanted
 from korvet.pipeline.decoding.json_values import needs_numbers_as_written, objects
 from korvet.pipeline.decoding.leaves import STRING_FROM_NUMBER, Faults, Row, Unfit
 from korvet.pipeline.decoding.names import field_name
+from korvet.pipeline.decoding.record_keys import RecordKeys
 from korvet.pipeline.decoding.record_names import Selection
 from korvet.pipeline.decoding.registry import Registry
 from korvet.pipeline.decoding.reshaping import flatten, rename, unwrap
@@ -80,6 +81,8 @@ class Decoder:
     has_framed_keys: bool = False
     #: The values that the table takes, if the topic has several tables.
     selection: Selection | None = None
+    #: The decoding of the records' keys, if they become columns.
+    record_keys: RecordKeys | None = None
 
     @classmethod
     def for_json(cls, specification: Specification, fields: Sequence[pa.Field]) -> Decoder:
@@ -94,8 +97,13 @@ class Decoder:
 
     @property
     def schema(self) -> pa.Schema:
-        """The typed table's columns: those of the values, followed by those about the record."""
-        return pa.schema([*self.fields, *own_fields(self.specification)])
+        """The typed table's columns: those of the values and the keys, followed by those about the record."""
+        return pa.schema([*self.fields, *self.key_fields, *own_fields(self.specification)])
+
+    @property
+    def key_fields(self) -> tuple[pa.Field, ...]:
+        """The columns for the records' keys."""
+        return () if self.record_keys is None else self.record_keys.fields
 
     def partition_columns(self) -> tuple[str, ...]:
         """Return the names of the typed table's partition columns."""
@@ -218,6 +226,8 @@ def decode(decoder: Decoder, archived: pa.Table, known_bad: Collection[tuple[int
         if decoder.has_framed_keys:
             refuse_unframed_keys(archived, faults)
     columns = dict(zip((one.name for one in decoder.fields), arrays, strict=True))
+    if decoder.record_keys is not None:
+        columns |= decoder.record_keys.columns(archived, faults)
     refuse_empty_partition_values(decoder, columns, faults)
     strangers = {*opened.strangers}
     if not specification.takes_the_rest:  # tombstones that no table can have are bad rows of one table

@@ -14,8 +14,9 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructF
 
 from korvet.lake.errors import WrongTable
 from korvet.pipeline.decoding.columns import RESERVED
-from korvet.pipeline.decoding.leaves import LEAVES, SchemaFault, named
+from korvet.pipeline.decoding.leaves import LEAVES, Reading, SchemaFault, named
 from korvet.pipeline.decoding.names import column_name, is_fit
+from korvet.pipeline.decoding.record_keys import SINGLE, SINGLE_FORMATS, RecordKeys, SingleKeys
 from korvet.pipeline.decoding.record_names import Selection
 from korvet.pipeline.decoding.registry import NotRegistered, Registry, Schema
 from korvet.pipeline.decoding.reshaping import flattened_fields, renamed_fields
@@ -29,10 +30,43 @@ def decoder_of(specification: Specification) -> Decoder:
 
     DDL requires a running Spark. Raises SchemaFault, RegistryError, OSError.
     """
-    made = DECODERS[specification.format](specification)
+    made = attrs.evolve(
+        DECODERS[specification.format](specification), record_keys=record_keys_of(specification)
+    )
     refuse_unfit(made)
     return attrs.evolve(
         made, has_framed_keys=has_framed_keys(specification), selection=selection_of(specification)
+    )
+
+
+def record_keys_of(specification: Specification) -> RecordKeys | None:
+    """Return the decoding of keys to columns, None if they do not become columns. Raises the errors of `decoder_of`."""
+    kind, prefix = specification.key_format, specification.key_prefix
+    if kind is None:
+        return None
+    if kind in SINGLE_FORMATS:
+        fields = [pa.field(prefix.rstrip("_") or SINGLE, SINGLE_FORMATS[kind][0])]
+        return RecordKeys(tuple(fields), (SINGLE,), SingleKeys(kind), Reading())
+    registry = None if specification.key_schema else specification.registry
+    of_keys = Specification(
+        specification.topic,
+        format=kind,
+        schema=specification.key_schema,
+        registry=registry,
+        subject=specification.key_subject,
+        timestamps=specification.timestamps,
+        truncate_nanoseconds=specification.truncate_nanoseconds,
+    )
+    made = avro_decoder(of_keys, single=SINGLE) if kind == "avro" else DECODERS[kind](of_keys)
+    is_single = getattr(made.values, "single", "")
+    names = [prefix.rstrip("_") or SINGLE] if is_single else [f"{prefix}{one.name}" for one in made.fields]
+    return RecordKeys(
+        tuple(one.with_name(name) for one, name in zip(made.fields, names, strict=True)),
+        tuple(one.name for one in made.fields),
+        made.values,
+        of_keys.reading,
+        is_framed=registry is not None,
+        has_indexes=kind == "protobuf",
     )
 
 
@@ -161,18 +195,20 @@ def json_schema_decoder(specification: Specification) -> Decoder:
     return Decoder(specification, tuple(fields), JsonSchemaValues(documents, framed))
 
 
-def avro_decoder(specification: Specification) -> Decoder:
+def avro_decoder(specification: Specification, *, single: str = "") -> Decoder:
+    """Return the decoder of Avro. If `single` is given, the schema may be none of a record: it is of this column."""
     from korvet.pipeline.decoding.avro_references import whole_schema  # noqa: PLC0415  needs extra `decode`
-    from korvet.pipeline.decoding.avro_values import AvroValues, avro_fields  # noqa: PLC0415
+    from korvet.pipeline.decoding.avro_values import AvroValues, avro_fields, is_record  # noqa: PLC0415
 
     registry = Registry(specification.registry) if specification.registry else None
     text = schema_text(specification)
     if text is None:
         with faults_of_subject(specification.subject):
             text = whole_schema(*newest(registry, specification.subject))
-    fields = reshaped_fields(specification, avro_fields(text))
+    single = "" if is_record(text) else single
+    fields = reshaped_fields(specification, avro_fields(text, single))
     framed = registry if specification.framing == "confluent" else None
-    return Decoder(specification, tuple(fields), AvroValues(text, framed))
+    return Decoder(specification, tuple(fields), AvroValues(text, framed, single))
 
 
 def protobuf_decoder(specification: Specification) -> Decoder:
@@ -243,9 +279,12 @@ def with_fields(decoder: Decoder, fields: Sequence[pa.Field]) -> Decoder:
 def refuse_unfit(decoder: Decoder) -> None:
     """Raise SchemaFault if a table cannot have the decoder's columns."""
     seen: set[str] = set()
-    for one in decoder.fields:
+    for one in (*decoder.fields, *decoder.key_fields):
         if one.name.lower() in seen:
-            raise SchemaFault(f"$.{one.name}: there are two columns of this name, for case does not count.")
+            hint = "; key_prefix gives another to that of the key" if one in decoder.key_fields else ""
+            raise SchemaFault(
+                f"$.{one.name}: there are two columns of this name, for case does not count{hint}."
+            )
         seen.add(one.name.lower())
         if one.name.lower() in RESERVED:
             raise SchemaFault(
@@ -266,7 +305,7 @@ def refuse_unfit_type(kind: pa.DataType, path: str) -> None:
 
 def refuse_partitioning(decoder: Decoder) -> None:
     """Raise SchemaFault if the table cannot be partitioned as specified."""
-    kinds = {one.name: one.type for one in decoder.fields}
+    kinds = {one.name: one.type for one in (*decoder.fields, *decoder.key_fields)}
     for name in decoder.specification.partition_by:
         if name == DAYS:
             continue
@@ -293,10 +332,15 @@ def united(decoder: Decoder, table: Sequence[pa.Field], note: Note) -> Decoder:
     """
     there = {one.name.lower(): one for one in table if one.name not in RESERVED}
     evolving = decoder.specification.unknown == "add" or not decoder.fields
-    fields = []
-    for one in decoder.fields:
-        known = there.pop(one.name.lower(), None)
-        fields.append(one if known is None else same_column(one, known, note))
+
+    def known(one: pa.Field) -> pa.Field:
+        found = there.pop(one.name.lower(), None)
+        return one if found is None else same_column(one, found, note)
+
+    fields = [known(one) for one in decoder.fields]
+    if decoder.record_keys is not None:
+        keys = decoder.record_keys.with_fields([known(one) for one in decoder.key_fields])
+        decoder = attrs.evolve(decoder, record_keys=keys)
     return with_fields(decoder, [*fields, *there.values()] if evolving else fields)
 
 

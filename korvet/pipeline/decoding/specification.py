@@ -37,6 +37,7 @@ Format = Literal["json", "json-schema", "avro", "protobuf"]
 OnError = Literal["dlq", "skip", "stop"]
 Tombstones = Literal["skip", "keep"]
 Unwrap = Literal["debezium"]
+KeyFormat = Literal["string", "int", "long", "json", "json-schema", "avro", "protobuf"]
 Strategy = Literal["TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"]
 
 DLQ_SUFFIX = "~dlq"
@@ -91,6 +92,11 @@ class Specification:
     flatten: str | None = None  # separator of the joined names
     keep_raw: bool = False
     keep_key: bool = False
+    #: Format of the keys, whose fields become columns; by default, they do not.
+    key_format: KeyFormat | None = None
+    key_schema: str | None = None  # Spark's DDL or its JSON; JSON Schema; Avro
+    key_subject: str = field(default=attrs.Factory(lambda self: f"{self.topic}-key", takes_self=True))
+    key_prefix: str = "key_"
     partition_by: tuple[str, ...] = ()  # columns; `days` is the day of the record's timestamp
 
     @property
@@ -155,6 +161,7 @@ class Specification:
         if self.message and self.format != "protobuf":
             yield "message", "is for protobuf"
         yield from self._faults_of_records()
+        yield from self._faults_of_keys()
         if self.upsert and self.partition_by:
             yield "partition_by", "does not go with upsert: a row would have to move when its value changes"
         if self.upsert and self.tombstones == "keep":
@@ -192,6 +199,28 @@ class Specification:
             yield "subject", "does not go with records: subject_strategy names the subjects"
         if len({name.lower() for name in self.records}) < len(self.records):
             yield "records", "has a name twice, for case does not count"
+
+    def _faults_of_keys(self) -> Iterator[tuple[str, str]]:
+        if self.key_format is None:
+            if self.key_schema:
+                yield "key_schema", "needs key_format"
+        elif self.key_format in ("string", "int", "long"):
+            if self.key_schema:
+                yield (
+                    "key_schema",
+                    f"does not go with key_format = {self.key_format!r}, which is a single value",
+                )
+        elif self.key_format == "json":
+            if not self.key_schema:
+                yield "key_schema", "is missing: with key_format = 'json', it names the fields of the keys"
+        elif self.key_format == "protobuf":
+            if self.key_schema or not self.registry:
+                yield "key_format", "'protobuf' takes the schema from the registry, not from key_schema"
+        elif bool(self.key_schema) == bool(self.registry):
+            what = "only one of key_schema and" if self.registry else "key_schema, or"
+            yield "key_schema", f"key_format = {self.key_format!r} takes {what} registry"
+        if not re.fullmatch(r"[A-Za-z0-9_]*", self.key_prefix):
+            yield "key_prefix", f"{self.key_prefix!r} cannot begin names of columns; key_ could"
 
     def _faults_of_schemas(self, given: list[str]) -> Iterator[tuple[str, str]]:
         if not given and not self.registry:

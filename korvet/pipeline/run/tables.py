@@ -334,6 +334,8 @@ class Table:
 
 def needs_spark(specification: Specification) -> bool:
     """Return True if only Spark can parse the schema."""
+    if specification.key_format == "json":
+        return True
     file = specification.schema_file
     return specification.format == "json" and (
         specification.schema is not None or (file is not None and not file.endswith(".json"))
