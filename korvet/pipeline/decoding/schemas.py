@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import attrs
 import pyarrow as pa
@@ -41,12 +42,13 @@ def decoder_of(specification: Specification) -> Decoder:
 
 def record_keys_of(specification: Specification) -> RecordKeys | None:
     """Return the decoding of keys to columns, None if they do not become columns. Raises the errors of `decoder_of`."""
-    kind, prefix = specification.key_format, specification.key_prefix
-    if kind is None:
+    prefix = specification.key_prefix
+    if specification.key_format is None:
         return None
-    if kind in SINGLE_FORMATS:
-        fields = [pa.field(prefix.rstrip("_") or SINGLE, SINGLE_FORMATS[kind][0])]
-        return RecordKeys(tuple(fields), (SINGLE,), SingleKeys(kind), Reading())
+    if specification.key_format in SINGLE_FORMATS:
+        fields = [pa.field(prefix.rstrip("_") or SINGLE, SINGLE_FORMATS[specification.key_format][0])]
+        return RecordKeys(tuple(fields), (SINGLE,), SingleKeys(specification.key_format), Reading())
+    kind = cast("Format", specification.key_format)
     registry = None if specification.key_schema else specification.registry
     of_keys = Specification(
         specification.topic,
