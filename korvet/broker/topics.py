@@ -226,7 +226,9 @@ ALL_SETTINGS = (
     TopicSetting("korvet.lake.enable", boolean(), "false", enforced=True),
     TopicSetting("korvet.lake.lag.ms", long(at_least=100), "60000", enforced=True),
     TopicSetting("korvet.lake.retention.ms", long(at_least=-1), "-1", enforced=True),
-    TopicSetting("korvet.lake.decode", one_of("none", "json", "avro", "protobuf"), "none", enforced=True),
+    TopicSetting(
+        "korvet.lake.decode", one_of("none", "json", "json-schema", "avro", "protobuf"), "none", enforced=True
+    ),
     TopicSetting("korvet.lake.on.error", one_of("dlq", "skip", "stop"), "dlq", enforced=True),
     TopicSetting("korvet.lake.iceberg.enable", boolean(), "false", enforced=True),
     # Kafka's settings that are only stored and shown

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol, TypeVar
 
 import trio
 
+from korvet.client.msk_iam import signed_token
 from korvet.client.scram import ScramClient
 from korvet.client.security import Sasl
 from korvet.client.tls import TlsRefused
@@ -51,7 +53,7 @@ async def authenticate(sasl: Sasl, ask: Ask, broker: object) -> float:
     if sasl.mechanism == "PLAIN":
         # RFC 4616: authorization identity (empty: the same as the user name), user name, and password.
         answer = await _step(f"\0{sasl.username}\0{sasl.password}".encode(), sasl, ask, broker)
-    elif sasl.mechanism == "OAUTHBEARER":
+    elif sasl.offered_as == "OAUTHBEARER":
         answer = await _present_token(sasl, ask, broker)
     else:
         scram = ScramClient(sasl.mechanism, sasl.username, sasl.password)
@@ -63,7 +65,7 @@ async def authenticate(sasl: Sasl, ask: Ask, broker: object) -> float:
 
 async def _present_token(sasl: Sasl, ask: Ask, broker: object) -> SaslAuthenticateResponse:
     """Send the token (RFC 7628). The broker answers a bad one with JSON, and then with an error to one more byte."""
-    token = await _token(sasl)
+    token = await _token(sasl, broker)
     try:
         answer = await _step(f"n,,\x01auth=Bearer {token}\x01\x01".encode(), sasl, ask, broker)
         if answer.auth_bytes:
@@ -76,30 +78,38 @@ async def _present_token(sasl: Sasl, ask: Ask, broker: object) -> SaslAuthentica
     return answer
 
 
-async def _token(sasl: Sasl) -> str:
-    """Return the token of the file, or of the server. Raises NotAuthenticated, NetworkException."""
-    if sasl.grant is not None:
-        try:
-            return await trio.to_thread.run_sync(token_of, sasl.grant, abandon_on_cancel=True)
-        except TokenRefused as error:
-            raise NotAuthenticated(f"{error}.") from None
-        except NoToken as error:
-            raise NetworkException(f"{error}.") from None
+async def _token(sasl: Sasl, broker: object) -> str:
+    """Return the token of the file, of the server, or of AWS. Raises NotAuthenticated, NetworkException."""
+    if sasl.aws is not None:
+        obtain = partial(signed_token, sasl.aws, str(broker))
+    elif sasl.grant is not None:
+        obtain = partial(token_of, sasl.grant)
+    else:
+        return await _token_in_file(sasl.token_file)
     try:
-        return (await trio.Path(sasl.token_file).read_text()).strip()
+        return await trio.to_thread.run_sync(obtain, abandon_on_cancel=True)
+    except TokenRefused as error:
+        raise NotAuthenticated(f"{error}.") from None
+    except NoToken as error:
+        raise NetworkException(f"{error}.") from None
+
+
+async def _token_in_file(path: str) -> str:
+    try:
+        return (await trio.Path(path).read_text()).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise NotAuthenticated(f"the token cannot be read from {sasl.token_file}: {error}.") from None
+        raise NotAuthenticated(f"the token cannot be read from {path}: {error}.") from None
 
 
 async def _choose(sasl: Sasl, ask: Ask, broker: object) -> None:
-    request = SaslHandshakeRequest(mechanism=sasl.mechanism)
+    request = SaslHandshakeRequest(mechanism=sasl.offered_as)
     try:
         answer = await ask(request, SaslHandshakeResponse, min_version=WITH_ERROR_CODES)
     except UnsupportedVersion:
         raise IllegalSaslState(f"{broker} {NO_SASL}") from None
     if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         offered = ", ".join(sorted(answer.mechanisms)) or "none"
-        raise UnsupportedSaslMechanism(f"{broker} does not offer {sasl.mechanism}; it offers {offered}.")
+        raise UnsupportedSaslMechanism(f"{broker} does not offer {sasl.offered_as}; it offers {offered}.")
     if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
         raise IllegalSaslState(f"{broker} {NO_SASL}")
     if answer.error_code:

@@ -26,7 +26,8 @@ T = TypeVar("T")
 
 MARK, VERSION = "korvet.lake", 1
 ARCHIVE, TYPED = "archive", "typed"
-# Kafka limits metadata to 4096 characters by default (offset.metadata.max.bytes).
+# Kafka limits metadata to 4096 bytes by default (offset.metadata.max.bytes).
+LONGEST_REPORT = 4096
 LONGEST_TEXT = 500
 #: Age of a report after which its run is shown as lost. A run reports every 10 seconds, and after long rounds later.
 STALE_S = 60.0
@@ -65,10 +66,16 @@ class Report:
     is_last: bool = field(default=False, validator=instance_of(bool))
 
     def to_text(self) -> str:
-        """Return the report as metadata of a committed offset."""
-        tables = tuple(evolve(each, path=each.path[:LONGEST_TEXT]) for each in self.tables)
-        values = asdict(evolve(self, tables=tables, error=self.error and self.error[:LONGEST_TEXT]))
-        return json.dumps({MARK: VERSION, **values}, ensure_ascii=False, separators=(",", ":"))
+        """Return the report as metadata of a committed offset, without the last tables if it would be too long."""
+        tables = [asdict(evolve(each, path=each.path[:LONGEST_TEXT])) for each in self.tables]
+        values = asdict(evolve(self, tables=(), error=self.error and self.error[:LONGEST_TEXT]))
+        while True:
+            text = json.dumps(
+                {MARK: VERSION, **values, "tables": tables}, ensure_ascii=False, separators=(",", ":")
+            )
+            if len(text.encode()) <= LONGEST_REPORT or not tables:
+                return text
+            tables.pop()
 
     @classmethod
     def parse(cls, text: str) -> Self | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 from urllib.parse import unquote, urlsplit
@@ -15,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from attrs import field, frozen
 
 from korvet.client.login_module import parse_login_module
+from korvet.client.msk_iam import AwsLogin
 from korvet.client.tls import VERSIONS, Tls
 from korvet.client.token_endpoint import Grant
 from korvet.config.tls import TLS12_SUITES, TLS13_SUITES
@@ -33,6 +35,7 @@ MECHANISMS = {
     "SCRAM-SHA-256": "ScramLoginModule",
     "SCRAM-SHA-512": "ScramLoginModule",
     "OAUTHBEARER": "OAuthBearerLoginModule",
+    "AWS_MSK_IAM": "IAMLoginModule",
 }
 TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105  the name of a setting
 CLIENT_ID = "sasl.oauthbearer.client.credentials.client.id"
@@ -44,6 +47,11 @@ LOGIN_HANDLERS = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
 )
+CLIENT_HANDLER = "sasl.client.callback.handler.class"
+#: Amazon's handler for Java's clients, which signs tokens as this client does.
+MSK_HANDLER = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
+#: Options of IAMLoginModule without an effect here.
+MSK_IGNORED = ("awsDebugCreds", "awsMaxRetries", "awsMaxBackOffTimeMs")
 #: The settings that have an effect: names of Kafka's Java clients, then those that only librdkafka has.
 SETTINGS = (
     "security.protocol",
@@ -67,6 +75,7 @@ SETTINGS = (
     "ssl.enabled.protocols",
     "ssl.cipher.suites",
     LOGIN_HANDLER,
+    CLIENT_HANDLER,
     "sasl.username",
     "sasl.password",
     "ssl.ca.location",
@@ -106,6 +115,13 @@ class Sasl:
     token_file: str = ""
     #: For OAUTHBEARER without a file, the server that gives tokens.
     grant: Grant | None = None
+    #: For AWS_MSK_IAM, the credentials that sign tokens.
+    aws: AwsLogin | None = None
+
+    @property
+    def offered_as(self) -> str:
+        """The mechanism by its name in the protocol: Amazon's brokers accept its tokens as those of OAUTHBEARER."""
+        return "OAUTHBEARER" if self.aws is not None else self.mechanism
 
 
 @frozen
@@ -133,6 +149,9 @@ class Security:
                 settings[CLIENT_ID] = self.sasl.grant.client_id
                 settings[CLIENT_SECRET] = self.sasl.grant.client_secret
                 settings[SCOPE] = self.sasl.grant.scope
+            elif self.sasl.aws is not None:
+                settings["sasl.jaas.config"] = _login_module(self.sasl.aws)
+                settings[CLIENT_HANDLER] = MSK_HANDLER
             else:
                 settings["sasl.username"] = self.sasl.username
                 settings["sasl.password"] = self.sasl.password
@@ -173,6 +192,13 @@ def security_of(settings: Mapping[str, str], *, prefix: str = "") -> Security:
     protocol = given.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
         given.fail("security.protocol", f"is {protocol!r}; accepted are {', '.join(PROTOCOLS)}")
+    handler = given.get(CLIENT_HANDLER)
+    if handler and (handler != MSK_HANDLER or given.get("sasl.mechanism").upper() != "AWS_MSK_IAM"):
+        given.fail(
+            CLIENT_HANDLER,
+            f"names {handler}, which only Java runs; accepted is {MSK_HANDLER} with "
+            f"{prefix}sasl.mechanism=AWS_MSK_IAM",
+        )
     has_tls, has_sasl = PROTOCOLS[protocol]
     tls = _tls(given) if has_tls else None
     return Security(tls, _sasl(given, "" if tls is None else tls.trusted) if has_sasl else None)
@@ -323,6 +349,8 @@ def _sasl(given: _Settings, trusted: str) -> Sasl:
         given.fail("sasl.mechanism", f"{fault}; accepted are {', '.join(MECHANISMS)}")
     if mechanism == "OAUTHBEARER":
         return _bearer(given, trusted)
+    if mechanism == "AWS_MSK_IAM":
+        return _msk_iam(given)
     if given.one_of("sasl.jaas.config", "sasl.username") == "sasl.username":
         username, password = given.get("sasl.username"), given.get("sasl.password")
     else:
@@ -360,6 +388,26 @@ def _bearer(given: _Settings, trusted: str) -> Sasl:
         given.fail(name, "is missing, which the server of sasl.oauthbearer.token.endpoint.url requires")
     scope = given.get(SCOPE) or options.get("scope", "")
     return Sasl("OAUTHBEARER", grant=Grant(text, client_id, secret, scope, trusted))
+
+
+def _msk_iam(given: _Settings) -> Sasl:
+    """Return the login with AWS's credentials. Their profile is the only option."""
+    options = dict(_login_options(given, "AWS_MSK_IAM"))
+    profile = options.pop("awsProfileName", "")
+    for name in options:
+        if name not in MSK_IGNORED:
+            given.fail(
+                "sasl.jaas.config", f"has {name}; accepted is awsProfileName, of a profile with role_arn"
+            )
+    if find_spec("botocore") is None:
+        given.fail("sasl.mechanism", "is 'AWS_MSK_IAM', which requires: pip install 'korvet[msk]'")
+    return Sasl("AWS_MSK_IAM", aws=AwsLogin(profile))
+
+
+def _login_module(aws: AwsLogin) -> str:
+    profile = re.sub(r'(["\\])', r"\\\1", aws.profile)
+    option = f' awsProfileName="{profile}"' if profile else ""
+    return f"software.amazon.msk.auth.iam.IAMLoginModule required{option};"
 
 
 def _login(given: _Settings, mechanism: str) -> tuple[str, str]:

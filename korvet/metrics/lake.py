@@ -64,8 +64,8 @@ def lake_samples(statuses: Iterable[TableStatus]) -> Samples:
         add(CONFLICTS_TOTAL, each.conflicts, each.topic)
         for size, count in each.files.items():
             add(FILES, count, each.topic, size)
-        for size, count in each.typed.files.items() if each.typed is not None else ():
-            add(TYPED_FILES, count, each.topic, size)
+        for size in each.typed[0].files if each.typed else ():
+            add(TYPED_FILES, sum(typed.files[size] for typed in each.typed), each.topic, size)
         add(MIRROR_LAG_SECONDS, each.mirror_lag_s, each.topic)
         for state in State:
             add(TABLE_STATE, float(state is each.state), each.topic, str(state))

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
+from uuid import UUID
 
 import trio
 from attrs import define, field
@@ -26,6 +27,7 @@ MODULES = (
     "korvet.pipeline.decoding.protobuf_schemas",
 )
 THREADS = 2
+SchemaId = int | UUID
 MAX_BYTES = 1024 * 1024
 # A registry that does not answer is not asked again for this time, and nor is an unknown schema.
 PAUSE_S = 10.0
@@ -107,13 +109,13 @@ def decoded(url: str, data: bytes) -> tuple[str, str]:
 
     registry = Registry(url)
     try:
-        number = schema_id(data)
+        number, begin = schema_id(data)
         kind = registry.by_id(number).kind
         if kind == "AVRO":
-            return "avro", avro_json(registry, number, data)
+            return "avro", avro_json(registry, number, data, begin)
         if kind == "PROTOBUF":
-            return "protobuf", protobuf_json(registry, number, data)
-        return "json", json.dumps(json.loads(data[5:]), indent=2)
+            return "protobuf", protobuf_json(registry, number, data, begin)
+        return "json", json.dumps(json.loads(data[begin:]), indent=2)
     except RegistryError as error:
         raise RegistryAway(str(error)) from None
     except (NotRegistered, SchemaFault) as error:
@@ -124,7 +126,7 @@ def decoded(url: str, data: bytes) -> tuple[str, str]:
         raise Undecodable("the value is not JSON") from None
 
 
-def avro_json(registry: Any, number: int, data: bytes) -> str:
+def avro_json(registry: Any, number: SchemaId, data: bytes, begin: int) -> str:
     """Return an Avro value, written with a registered schema, as JSON. Raises Unfit and SchemaFault."""
     import fastavro  # noqa: PLC0415
 
@@ -132,12 +134,12 @@ def avro_json(registry: Any, number: int, data: bytes) -> str:
     from korvet.pipeline.decoding.leaves import Unfit  # noqa: PLC0415
 
     schema = parsed(written_with(registry, number))
-    content = io.BytesIO(data[5:])
+    content = io.BytesIO(data[begin:])
     try:
         value = fastavro.schemaless_reader(content, schema, None)
     except Exception as error:  # noqa: BLE001  fastavro raises many kinds for bytes that are no such value
         raise Unfit(f"is not of schema {number}: {type(error).__name__}") from None
-    if rest := len(data) - 5 - content.tell():
+    if rest := len(data) - begin - content.tell():
         raise Unfit(f"has {rest} bytes more than schema {number} describes")
     return json.dumps(value, indent=2, ensure_ascii=False, default=plain)
 
@@ -147,7 +149,7 @@ def plain(value: object) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def protobuf_json(registry: Any, number: int, data: bytes) -> str:
+def protobuf_json(registry: Any, number: SchemaId, data: bytes, begin: int) -> str:
     """Return a Protobuf message of a registered schema as JSON. Raises Unfit and SchemaFault."""
     from google.protobuf import json_format  # noqa: PLC0415
     from google.protobuf.message import DecodeError  # noqa: PLC0415
@@ -155,7 +157,7 @@ def protobuf_json(registry: Any, number: int, data: bytes) -> str:
     from korvet.pipeline.decoding.confluent import message_indexes  # noqa: PLC0415
     from korvet.pipeline.decoding.leaves import Unfit  # noqa: PLC0415
 
-    indexes, position = message_indexes(data)
+    indexes, position = message_indexes(data, begin)
     message = message_class(registry, number, indexes)()
     try:
         message.ParseFromString(data[position:])
@@ -166,14 +168,14 @@ def protobuf_json(registry: Any, number: int, data: bytes) -> str:
 
 
 @lru_cache(MAX_CLASSES)
-def message_class(registry: Any, number: int, indexes: tuple[int, ...]) -> Any:
+def message_class(registry: Any, number: SchemaId, indexes: tuple[int, ...]) -> Any:
     """Return the class of a message type of a registered schema. Raises Unfit and SchemaFault."""
     from google.protobuf import message_factory  # noqa: PLC0415
 
     from korvet.pipeline.decoding.leaves import Unfit  # noqa: PLC0415
     from korvet.pipeline.decoding.protobuf_schemas import descriptors_of, message_type, name_at  # noqa: PLC0415
 
-    descriptors = descriptors_of(registry, registry.by_id(number), f"schema {number}")
+    descriptors = descriptors_of(registry, registry.by_id(number))
     name = name_at(descriptors, indexes)
     if name is None:
         raise Unfit(f"names message {list(indexes)} of schema {number}, which has none there")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 from attrs import define, field
@@ -86,11 +86,19 @@ class SecuredCluster(FakeCluster):
         )
 
 
+C = TypeVar("C", bound=SecuredCluster)
+
+
 @asynccontextmanager
-async def secured_cluster(**how: Any) -> AsyncIterator[SecuredCluster]:
-    """Run one such broker."""
-    cluster = SecuredCluster(apis=HERE | SASL, **how)
+async def serving(kind: type[C], **how: Any) -> AsyncIterator[C]:
+    """Run one broker of this kind."""
+    cluster = kind(apis=HERE | SASL, **how)
     async with trio.open_nursery() as nursery:
         await nursery.start(partial(cluster.serve, 1))
         yield cluster
         nursery.cancel_scope.cancel()
+
+
+def secured_cluster(**how: Any) -> AbstractAsyncContextManager[SecuredCluster]:
+    """Run one broker that requires TLS, SASL PLAIN, or both."""
+    return serving(SecuredCluster, **how)

@@ -126,3 +126,13 @@ def test_newest_report_of_a_topic_counts() -> None:
     }
 
     assert {"orders": newer} == reports_in(committed)
+
+
+def test_report_on_many_tables_is_shortened_to_the_limit_of_metadata() -> None:
+    tables = tuple(ReportedTable(TYPED, f"/typed/orders.{'ä' * 100}{number}") for number in range(100))
+    report = Report(1, "current", (ReportedTable(ARCHIVE, "/lake/orders"), *tables), None)
+
+    text = report.to_text()
+
+    assert 3700 < len(text.encode()) <= 4096
+    assert Report.parse(text).tables == report.tables[: len(Report.parse(text).tables)]

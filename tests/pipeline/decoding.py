@@ -25,6 +25,7 @@ from korvet.pipeline.decoding.specification import specifications
 
 TOPIC_ID = UUID(int=7)
 DAY_MS = 86_400_000
+Headers = Sequence[tuple[str, bytes | None]]
 START_MS = 1_767_225_600_000  # 2026-01-01
 
 
@@ -42,9 +43,11 @@ class Lake:
         partition: int = 0,
         keys: Sequence[str | bytes | None] | None = None,
         timestamps_ms: Sequence[int] | None = None,
+        headers: Sequence[Headers | None] | None = None,
     ) -> None:
         """Append records to the archive: bytes unchanged, None as null, all other values as JSON."""
-        rows = archived(self.topic, values, partition, self.next_offset(partition), keys, timestamps_ms)
+        first = self.next_offset(partition)
+        rows = archived(self.topic, values, partition, first, keys, timestamps_ms, headers)
         table = LakeTable.open_or_create(self.location("raw"), self.topic, TOPIC_ID)
         start = table.archived_up_to.get(partition, 0)
         covered = table.covered(partition) or 0
@@ -110,6 +113,7 @@ def archived(
     first_offset: int = 0,
     keys: Sequence[str | bytes | None] | None = None,
     timestamps_ms: Sequence[int] | None = None,
+    headers: Sequence[Headers | None] | None = None,
 ) -> pa.Table:
     """Rows as archives have them."""
     count = len(values)
@@ -124,8 +128,12 @@ def archived(
         np.zeros(count, dtype=np.int32),
         pa.array(texts, pa.binary()),
         pa.array([encoded(value) for value in values], pa.binary()),
-        pa.nulls(count, HEADERS),
+        pa.array([pairs(each) for each in headers or [None] * count], HEADERS),
     )
+
+
+def pairs(headers: Headers | None) -> list[dict[str, Any]] | None:
+    return None if headers is None else [{"key": name, "value": value} for name, value in headers]
 
 
 def encoded(value: object) -> bytes | None:

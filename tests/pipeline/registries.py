@@ -1,4 +1,4 @@
-"""A schema registry as far as readers need it: a few answers over HTTP, and a list of what it was asked."""
+"""A schema registry as far as readers and Confluent's serializers need it, and a list of what it was asked."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import unquote, urlsplit
+from uuid import UUID, uuid5
 
 from attrs import define, field
 
@@ -27,21 +29,34 @@ class FakeRegistry:
         self, subject: str, text: str, kind: str = "AVRO", references: list[dict[str, Any]] | None = None
     ) -> int:
         """Add a version of a subject; its id."""
+        for schema in self.by_subject.get(subject, []):
+            if (text, references or []) == (schema["schema"], schema.get("references", [])):
+                return int(schema["id"])
         number = 100_000 + len(self.by_id)
-        schema: dict[str, Any] = {"schema": text, "id": number}
+        schema = {"schema": text, "id": number, "guid": guid(number)}
         if kind != "AVRO":  # which registries do not say
             schema["schemaType"] = kind
         if references:
             schema["references"] = references
+        versions = self.by_subject.setdefault(subject, [])
+        versions.append({**schema, "subject": subject, "version": len(versions) + 1})
         self.by_id[number] = schema
-        self.by_subject.setdefault(subject, []).append(schema)
         return number
 
-    def answer(self, path: str) -> tuple[int, Any]:
+    def answer(self, path: str, posted: Any = None) -> tuple[int, Any]:
         self.asked.append(path)
-        match path.strip("/").split("/"):
+        match [unquote(step) for step in urlsplit(path).path.strip("/").split("/")]:
             case _ if self.fails_with:
                 return self.fails_with, {"error_code": self.fails_with}
+            case ["subjects", subject, "versions"] if posted is not None:
+                kind, references = posted.get("schemaType", "AVRO"), posted.get("references")
+                return 200, self.by_id[self.register(subject, posted["schema"], kind, references)]
+            case ["subjects", subject] if posted is not None:
+                same = [each for each in self.by_subject[subject] if each["schema"] == posted["schema"]]
+                return 200, same[0]
+            case ["schemas", "guids", text]:
+                same = [each for each in self.by_id.values() if each["guid"] == text]
+                return (200, same[0]) if same else (404, {"error_code": 40403})
             case ["schemas", "ids", number] if int(number) in self.by_id:
                 return 200, self.by_id[int(number)]
             case ["subjects", subject, "versions", "latest"] if subject in self.by_subject:
@@ -58,8 +73,14 @@ def registry() -> Iterator[FakeRegistry]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            self.answer(None)
+
+        def do_POST(self) -> None:
+            self.answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def answer(self, posted: Any) -> None:
             fake.credentials = self.headers["Authorization"]
-            status, body = fake.answer(self.path)
+            status, body = fake.answer(self.path, posted)
             content = json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
@@ -79,6 +100,11 @@ def registry() -> Iterator[FakeRegistry]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def guid(number: int) -> str:
+    """The GUID of a schema."""
+    return str(uuid5(UUID(int=0), str(number)))
 
 
 def framed(number: int, payload: bytes, indexes: bytes = b"") -> bytes:

@@ -206,8 +206,8 @@ def test_every_kind_of_bad_value_is_reported_with_its_error(lake: Lake, fake: Fa
 
     assert [1] == lake.values("id")
     expected = {
-        1: "does not begin with 0 and a schema's id, but with nothing",
-        2: "does not begin with 0 and a schema's id, but with 7b 22 69 64 22",
+        1: "does not begin with 0 and a schema's id, or with 1 and its GUID, but with nothing",
+        2: "does not begin with 0 and a schema's id, or with 1 and its GUID, but with 7b 22 69 64 22",
         3: "the registry at",
         4: "is one for PROTOBUF, not for AVRO",
         5: "is not Avro of its schema: EOFError",

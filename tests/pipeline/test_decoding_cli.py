@@ -59,7 +59,7 @@ def test_show_prints_columns_and_bad_rows_and_writes_no_table(
         (
             ("--topics", "orders", "--format", "xml", "--show"),
             2,
-            "topic orders.format: 'xml' is none of json, avro",
+            "topic orders.format: 'xml' is none of json, json-schema, avro",
         ),
         (("--topics", "orders", "--schema-file", "no.json", "--show"), 2, "there is no file"),
         (("--topics", "orders", "--format", "avro", "--show"), 2, "avro needs schema_file, or registry"),

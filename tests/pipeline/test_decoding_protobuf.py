@@ -13,6 +13,7 @@ from google.protobuf import message_factory
 
 from korvet.pipeline.decoding.leaves import SchemaFault
 from korvet.pipeline.decoding.protobuf_schemas import compiled, message_type
+from tests.pipeline.confluent_serializers import Serializers
 from tests.pipeline.decoding import Lake
 from tests.pipeline.registries import FakeRegistry, framed, registry
 
@@ -193,7 +194,56 @@ def test_frames_identify_schema_and_message(
     assert f"$: schema {avro} is one for AVRO, not for PROTOBUF" == bad[4]
     assert "has no schemas/ids/4" in bad[5]
     assert "$: ends within its message indexes" == bad[6]
-    assert "$: does not begin with 0 and a schema's id, but with 01 00 00 00 00" == bad[7]
+    assert (
+        "$: does not begin with 0 and a schema's id, or with 1 and its GUID, but with 01 00 00 00 00"
+        == bad[7]
+    )
+
+
+def test_values_of_confluents_serializer_are_decoded_with_their_imports(
+    lake: Lake, fake: FakeRegistry
+) -> None:
+    common = """
+        syntax = "proto3"; package shop.base; import "google/protobuf/timestamp.proto";
+        message Money { int64 cents = 1; google.protobuf.Timestamp at = 2; }
+    """
+    text = """
+        syntax = "proto3"; package shop; import "base/money.proto"; import "google/type/date.proto";
+        import "google/protobuf/wrappers.proto";
+        message Order { base.Money price = 1; google.type.Date day = 2; google.protobuf.StringValue note = 3; }
+    """
+    (lake.folder / "base").mkdir()
+    proto(lake, common, "base/money.proto")
+    proto(lake, text)
+    order = message_factory.GetMessageClass(message_type(compiled("order.proto", lake.folder, "it"), None))
+    value = order(price={"cents": 250}, day={"year": 2026, "month": 1}, note={"value": "n"})
+    value.price.at.FromDatetime(dt.datetime(2026, 1, 31, tzinfo=dt.UTC))
+    written = [Serializers(fake, in_headers=each).protobuf(value) for each in (False, True)]
+    # Registries that keep the source, as Confluent's does, have the import as a reference as well.
+    fake.register("base", common, "PROTOBUF")
+    number = fake.register(
+        "orders-value", text, "PROTOBUF", [{"name": "base/money.proto", "subject": "base", "version": 1}]
+    )
+    lake.archive(
+        [each for each, _ in written] + [framed(number, value.SerializeToString(), b"\0")],
+        headers=[[], written[1][1], []],
+    )
+
+    lake.decode(format="protobuf", registry=fake.url)
+
+    price = {"cents": 250, "at": dt.datetime(2026, 1, 31, tzinfo=dt.UTC)}
+    assert [(price, {"year": 2026, "month": 1, "day": 0}, "n")] * 3 == lake.values("price", "day", "note")
+    assert {} == lake.bad()
+
+
+def test_schema_with_an_import_that_is_no_reference_is_refused(lake: Lake, fake: FakeRegistry) -> None:
+    text = 'syntax = "proto3"; import "confluent/meta.proto"; message A { int32 x = 1; }'
+    lake.archive([framed(fake.register("orders-value", text, "PROTOBUF"), b"", b"\0")])
+
+    with pytest.raises(
+        SchemaFault, match="subject orders-value: The Protobuf schema does not compile: confluent/meta"
+    ):
+        lake.decode(format="protobuf", registry=fake.url)
 
 
 @pytest.mark.parametrize(

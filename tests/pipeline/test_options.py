@@ -158,7 +158,7 @@ def test_kafka_client_tuning_options_are_ignored_with_a_warning(
     assert 2 == len(caplog.messages)  # once in each process for the same names
 
 
-@pytest.mark.parametrize("name", ["sasl.client.callback.handler.class", "ssl.engine.factory.class"])
+@pytest.mark.parametrize("name", ["sasl.login.class", "ssl.engine.factory.class"])
 def test_unsupported_security_options_are_refused(name: str) -> None:
     with pytest.raises(WrongOption, match=f"there is no option kafka.{name}"):
         write_options({**SERVERS, "topic": "a", f"kafka.{name}": "x"})
@@ -325,3 +325,8 @@ def test_login_handlers_of_java_are_accepted_if_the_client_does_their_work(tmp_p
         WrongOption, match="names com.example.Mine, which only Java runs; accepted are org.apache"
     ):
         read_options(options, streaming=True)
+    handler = {"kafka.sasl.client.callback.handler.class": "com.example.Mine"}
+    with pytest.raises(
+        WrongOption, match="names com.example.Mine, which only Java runs; accepted is software.am"
+    ):
+        read_options({**SERVERS, "subscribe": "a", **handler}, streaming=True)

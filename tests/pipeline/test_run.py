@@ -200,7 +200,7 @@ def test_small_files_are_joined_while_it_runs(memory: Cluster, topic: str, tmp_p
     sizes = {"below_1MB": 5, "below_8MB": 0, "below_64MB": 0, "larger": 0}
     status = run.statuses[0]
     assert status.typed is not None
-    assert (sizes, sizes) == (status.files, status.typed.files)
+    assert (sizes, sizes) == (status.files, status.typed[0].files)
     for table in (tmp_path / "lake" / topic, typed, typed.with_name(f"{topic}~dlq")):
         assert 5 == len(live_files(table))
     assert without_times(rows_of(tmp_path / "lake" / topic)) == log_of(memory, topic)

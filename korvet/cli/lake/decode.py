@@ -51,12 +51,18 @@ if TYPE_CHECKING:
     "-s", "--specification", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
     help="TOML with a section [topics.<name>] for each topic; command-line options override it.",
 )  # fmt: skip
-@click.option("--format", "form", metavar="FORMAT", help="json, avro or protobuf. [json]")
+@click.option("--format", "form", metavar="FORMAT", help="json, json-schema, avro or protobuf. [json]")
 @click.option("--schema", metavar="DDL", help="JSON: the columns, id bigint, at timestamp. [inferred]")
 @click.option("--schema-file", metavar="FILE", help="The same in a file; or .avsc, .proto, .desc.")
 @click.option(
     "--registry", metavar="URL", help="Schema registry; values have the framing of Confluent's clients."
 )
+@click.option(
+    "--subject-strategy",
+    metavar="NAME",
+    help="RecordNameStrategy or TopicRecordNameStrategy, with --records.",
+)
+@click.option("--records", metavar="NAMES", help="Record types, each with a table of its own: shop.Order, …")
 @click.option("--message", metavar="NAME", help="Protobuf: the message type. [the first of the file]")
 @click.option(
     "--unknown", metavar="WHAT", help="JSON fields without a column: add, drop or dlq. [add without a schema]"
@@ -84,6 +90,12 @@ if TYPE_CHECKING:
     default=None,
     help="Keep one row for each key, that of the latest offset; tombstones delete rows.",
 )
+@click.option(
+    "--key-format",
+    metavar="FORMAT",
+    help="Decode keys to columns: string, int, long, json, json-schema, avro or protobuf.",
+)
+@click.option("--key-schema", metavar="DDL", help="Schema of the keys, unless it is in the registry.")
 @click.option("--keep-raw", is_flag=True, default=None, help="Keep the undecoded value in the column _raw.")
 @storage_options
 @click.option("--once", is_flag=True, help="Decode the current archive, and end.")
@@ -136,7 +148,9 @@ def command(
         from korvet.pipeline.decoding.rounds import Decoding
         from korvet.pipeline.session import JavaNotFound, spark_session
     specifications = chosen(topics, file, {"format": form, **settings})
-    if show and not any(each.schema and each.format == "json" for each in specifications):
+    if show and not any(
+        (each.schema and each.format == "json") or each.key_format == "json" for each in specifications
+    ):
         preview([Decoding(each, archive, typed, Here()) for each in specifications])
         return
     try:
@@ -174,7 +188,7 @@ def chosen(topics: str, file: Path | None, settings: dict[str, Any]) -> list[Spe
     if "rename_file" in given:
         given["rename_file"] = str(Path(given["rename_file"]).absolute())
     names = tuple(filter(None, (name.strip() for name in topics.split(","))))
-    return list(specifications(names, file, given).values())
+    return [one for each in specifications(names, file, given).values() for one in each.by_record()]
 
 
 def preview(decodings: list[Decoding]) -> None:
@@ -185,7 +199,7 @@ def preview(decodings: list[Decoding]) -> None:
     from korvet.pipeline.decoding.registry import RegistryError
 
     for decoding in decodings:
-        topic = decoding.specification.topic
+        topic = decoding.specification.name
         try:
             with needing_extra():
                 found = decoding.preview()

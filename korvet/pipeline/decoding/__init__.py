@@ -3,7 +3,9 @@
 Nothing here needs a broker. Values come in the archive's columns. A value that cannot be decoded gets a reason:
 
 - `specification`: the settings of a topic;
-- `json_values`, `avro_values`, `protobuf_values`: bytes to Python values; `confluent` and `registry` look up schemas;
+- `json_values`, `json_schema_values`, `avro_values`, `protobuf_values`: bytes to Python values; `confluent` and
+  `registry` look up schemas; `record_names` selects the values of one record type;
+- `record_keys`: columns for the keys;
 - `reshaping`: envelopes, renames and nested fields, one row at a time;
 - `names`: JSON field names to column names;
 - `inference`: columns for the fields of rows; `leaves`: checks of single values; `columns`: Arrow arrays of values;

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from korvet.pipeline.decoding.leaves import SchemaFault
-from korvet.pipeline.decoding.registry import Reference, Registry, Schema
+from korvet.pipeline.decoding.registry import Registry, Schema
 
 NAMED = ("record", "error", "enum", "fixed")
 
@@ -26,22 +26,12 @@ def whole_schema(registry: Registry, schema: Schema) -> str:
     if not schema.references:
         return schema.text
     definitions: dict[str, Any] = {}
-    collect(registry, schema, definitions, set())
-    return json.dumps(placed(loaded(schema.text), "", definitions, set()))
-
-
-def collect(registry: Registry, schema: Schema, definitions: dict[str, Any], seen: set[Reference]) -> None:
-    """Add the types that a schema refers to, by their full names. Raises NotRegistered, RegistryError, SchemaFault."""
-    for reference in schema.references:
-        if reference in seen:
-            continue
-        seen.add(reference)
-        found = registry.version(reference)
-        collect(registry, found, definitions, seen)
+    for reference, found in registry.referenced(schema):
         definition = loaded(found.text)
         if not is_named(definition):
             raise SchemaFault(f"{reference.name} refers to a schema that has no name: {reference.subject}.")
         definitions[".".join(filter(None, full_name(definition, "")))] = definition
+    return json.dumps(placed(loaded(schema.text), "", definitions, set()))
 
 
 def placed(node: Any, namespace: str, definitions: Mapping[str, Any], defined: set[str]) -> Any:

@@ -18,8 +18,8 @@ from attrs import frozen
 from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 
-from korvet.pipeline.decoding.avro_references import whole_schema
-from korvet.pipeline.decoding.confluent import HEADER_BYTES, schema_id
+from korvet.pipeline.decoding.avro_references import loaded, whole_schema
+from korvet.pipeline.decoding.confluent import SchemaId, schema_id
 from korvet.pipeline.decoding.leaves import Faults, Row, SchemaFault, Unfit, rows_of
 from korvet.pipeline.decoding.registry import NotRegistered, Registry
 
@@ -58,10 +58,14 @@ NO_AVRO = (
 
 @frozen
 class AvroValues:
-    """Reader of values into rows of one schema. `registry` resolves schema ids; None if values have no framing."""
+    """Reader of values into rows of one schema. `registry` resolves schema ids; None if values have no framing.
+
+    If `single` is given, values may be of any type, and are the only field of their rows, of this name.
+    """
 
     schema: str
     registry: Registry | None = None
+    single: str = ""
 
     def objects(self, values: Sequence[bytes | None], faults: Faults) -> list[Row | None]:
         """Return the record in each value; None for a null value and for a bad one, which is added to `faults`."""
@@ -71,11 +75,14 @@ class AvroValues:
         """Decode one value. Raises Unfit, RegistryError."""
         writer, begin = self.schema, 0
         if self.registry is not None:
-            writer, begin = written_with(self.registry, schema_id(value)), HEADER_BYTES
+            number, begin = schema_id(value)
+            writer = written_with(self.registry, number)
         source = io.BytesIO(value)
         source.seek(begin)
         try:
-            row = fastavro.schemaless_reader(source, parsed(writer), parsed(self.schema))
+            row = fastavro.schemaless_reader(
+                source, parsed(writer, self.single), parsed(self.schema, self.single)
+            )
         except NO_AVRO as error:
             raise Unfit(f"is not Avro of its schema: {type(error).__name__}: {error}") from None
         if source.tell() != len(value):
@@ -85,27 +92,30 @@ class AvroValues:
         return row
 
 
-def written_with(registry: Registry, number: int) -> str:
+def written_with(registry: Registry, number: SchemaId) -> str:
     """Return the text of the writer's schema. Raises Unfit if the registry has none, or one that is not for Avro."""
     try:
-        found = registry.by_id(number)
-    except NotRegistered as error:
-        raise Unfit(str(error)) from None
-    if found.kind != "AVRO":
-        raise Unfit(f"schema {number} is one for {found.kind}, not for AVRO")
-    try:
-        return whole_schema(registry, found)
+        return whole_schema(registry, registry.written_with(number, "AVRO"))
     except (NotRegistered, SchemaFault) as error:
         raise Unfit(f"schema {number}: {error}") from None
 
 
 @cache
-def parsed(text: str) -> Any:
-    """Parse a schema with fastavro. Raises SchemaFault."""
+def parsed(text: str, single: str = "") -> Any:
+    """Parse a schema with fastavro, as that of the field `single` of a record if given. Raises SchemaFault."""
     try:
-        return fastavro.parse_schema(without_times(json.loads(text)))
+        schema = without_times(json.loads(text))
+        if single:  # a record is encoded as its fields one after the other
+            schema = {"type": "record", "name": "Single", "fields": [{"name": single, "type": schema}]}
+        return fastavro.parse_schema(schema)
     except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError) as error:
         raise SchemaFault(f"The Avro schema does not parse: {type(error).__name__}: {error}") from None
+
+
+def is_record(text: str) -> bool:
+    """Return True if a schema is one of a record. Raises SchemaFault."""
+    schema = loaded(text)
+    return isinstance(schema, dict) and schema.get("type") == "record"
 
 
 def without_times(schema: Any) -> Any:
@@ -121,9 +131,9 @@ def without_times(schema: Any) -> Any:
     }
 
 
-def avro_fields(text: str) -> list[pa.Field]:
-    """Return the columns for a reader's schema. Raises SchemaFault."""
-    schema = parsed(text)
+def avro_fields(text: str, single: str = "") -> list[pa.Field]:
+    """Return the columns for a reader's schema, or its only column `single`. Raises SchemaFault."""
+    schema = parsed(text, single)
     names: dict[str, Any] = {}
     kind = arrow_type(schema, names, "$")
     if not pa.types.is_struct(kind):

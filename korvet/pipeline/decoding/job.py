@@ -27,7 +27,10 @@ log = logging.getLogger(__name__)
 
 @define
 class Progress:
-    """Progress of a topic since the start. `columns` are the columns added, as DDL, one item per commit."""
+    """Progress of a topic since the start, or of one of its tables if it has several.
+
+    `columns` are the columns added, as DDL, one item per commit.
+    """
 
     topic: str
     records: int = 0
@@ -95,7 +98,7 @@ class DecodeJob:
 
     def _round(self, decoding: Decoding) -> bool:
         """Run a round of one topic. Return True if the next round should begin immediately."""
-        topic = decoding.specification.topic
+        topic = decoding.specification.name
         progress = self.progress.setdefault(topic, Progress(topic))
         try:
             if self.redrives and progress.redriven is None:

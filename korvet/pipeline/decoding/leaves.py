@@ -89,6 +89,7 @@ class Reading:
     exact_floats: bool = False  # a float column takes only values that it can hold without rounding
     escaped_names: bool = False  # names of columns are those of fields, escaped by `column_name`
     lenient: frozenset[str] = frozenset()  # of LENIENT
+    whole_floats: bool = False  # an integer column takes 1.0, as JSON Schema's type `integer` does
 
 
 Exact = Callable[[Any, pa.DataType, Reading], Any]
@@ -148,7 +149,9 @@ def is_rounded(array: pa.Array, values: Sequence[Any]) -> bool:
     return not np.array_equal(array.to_numpy(zero_copy_only=False), doubles, equal_nan=True)
 
 
-def exact_integer(value: Any, kind: pa.DataType, _reading: Reading) -> int:
+def exact_integer(value: Any, kind: pa.DataType, reading: Reading) -> int:
+    if reading.whole_floats and type(value) is float and value.is_integer():
+        value = int(value)
     if type(value) is Number and INTEGER.fullmatch(value):
         value = int(value)
     if type(value) is not int:

@@ -5,12 +5,14 @@ The compiler is protoc, from grpcio-tools. It runs as a separate process because
 
 from __future__ import annotations
 
+import base64
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ from korvet.pipeline.decoding.registry import Registry, Schema
 
 COMPILE_TIMEOUT_S = 60
 MAIN = "korvet_main.proto"
+#: The folder with google/type, whose files registries know without references, as they know google/protobuf.
+GOOGLE_TYPES = Path(next(iter(import_module("google.type").__path__))).parents[1]
 WARNING = re.compile(r"\bwarning:|\[libprotobuf WARNING|^W\d{4} |^warning", re.IGNORECASE)
 
 SCALARS = {
@@ -63,31 +67,65 @@ def descriptors_of_file(file: Path) -> bytes:
     return compiled(file.name, file.parent, str(file))
 
 
-def descriptors_of(registry: Registry, schema: Schema, name_in_errors: str) -> bytes:
+def descriptors_of(registry: Registry, schema: Schema) -> bytes:
     """Return the FileDescriptorSet of a registered schema and its references.
 
     Raises SchemaFault, NotRegistered, RegistryError.
     """
     if schema.kind != "PROTOBUF":
-        raise SchemaFault(f"{name_in_errors} is one for {schema.kind}, not for PROTOBUF")
-    files: dict[str, str] = {MAIN: schema.text}
-    pending = list(schema.references)
-    while pending:
-        reference = pending.pop()
-        if reference.name not in files:
-            found = registry.version(reference)
-            files[reference.name] = found.text
-            pending += found.references
+        raise SchemaFault(f"The schema is one for {schema.kind}, not for PROTOBUF.")
+    files = {MAIN: schema.text}
+    files |= {reference.name: found.text for reference, found in registry.referenced(schema)}
+    serialized = {name: file for name, text in files.items() if (file := serialized_file(name, text))}
+    if MAIN in serialized:
+        return assembled(serialized)
+    return compiled_texts(files)
+
+
+def serialized_file(name: str, text: str) -> descriptor_pb2.FileDescriptorProto | None:
+    """Return the descriptor in a text, None for the source of one.
+
+    Confluent's client for Python registers descriptors in base64, and some registries store them unchanged.
+    """
+    file = descriptor_pb2.FileDescriptorProto()
+    try:
+        file.ParseFromString(base64.b64decode(text, validate=True))
+    except (ValueError, DecodeError):
+        return None
+    file.name = name
+    return file
+
+
+def assembled(files: Mapping[str, descriptor_pb2.FileDescriptorProto]) -> bytes:
+    """Return the FileDescriptorSet of these files and of those of Google's that they import. Raises SchemaFault."""
+    imported = {name for file in files.values() for name in file.dependency} - files.keys()
+    text = "".join(f'import "{name}";\n' for name in sorted(imported))
+    found = descriptor_pb2.FileDescriptorSet.FromString(compiled_texts({MAIN: f'syntax = "proto3";\n{text}'}))
+    del found.file[-1]
+    placed: set[str] = set()
+
+    def place(name: str) -> None:
+        if name in files and name not in placed:
+            placed.add(name)
+            for each in files[name].dependency:
+                place(each)
+            found.file.append(files[name])
+
+    place(MAIN)
+    whole: bytes = found.SerializeToString()
+    return whole
+
+
+def compiled_texts(files: Mapping[str, str]) -> bytes:
+    """Return the FileDescriptorSet of MAIN and its imports. Raises SchemaFault."""
     with tempfile.TemporaryDirectory(prefix="korvet-proto-") as folder:
         for name, text in files.items():
             file = Path(folder, name).resolve()
             if not file.is_relative_to(Path(folder).resolve()):
-                raise SchemaFault(
-                    f"{name_in_errors} refers to {name!r}, which is not a file name for an import"
-                )
+                raise SchemaFault(f"The schema refers to {name!r}, which is not a file name for an import.")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
-        return compiled(MAIN, Path(folder), name_in_errors)
+        return compiled(MAIN, Path(folder), "The Protobuf schema")
 
 
 def compiled(name: str, folder: Path, name_in_errors: str) -> bytes:
@@ -100,6 +138,7 @@ def compiled(name: str, folder: Path, name_in_errors: str) -> bytes:
             "-m",
             "grpc_tools.protoc",
             f"-I{folder}",
+            f"-I{GOOGLE_TYPES}",
             "--include_imports",
         ]
         try:

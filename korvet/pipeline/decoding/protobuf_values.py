@@ -17,7 +17,7 @@ from google.protobuf import json_format, message_factory, unknown_fields
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from korvet.pipeline.decoding.confluent import message_indexes, schema_id
+from korvet.pipeline.decoding.confluent import SchemaId, message_indexes, schema_id
 from korvet.pipeline.decoding.leaves import Faults, Row, SchemaFault, Unfit, rows_of
 from korvet.pipeline.decoding.protobuf_schemas import (
     FREE_FORM,
@@ -52,8 +52,8 @@ class ProtobufValues:
         """Decode one value. Raises Unfit, RegistryError."""
         begin = 0
         if self.registry is not None:
-            number = schema_id(value)
-            indexes, begin = message_indexes(value)
+            number, begin = schema_id(value)
+            indexes, begin = message_indexes(value, begin)
             written = written_as(self.registry, number, indexes)
             if written != self.message:
                 raise Unfit(f"is a {written}, not a {self.message}")
@@ -68,12 +68,12 @@ class ProtobufValues:
 
 
 @cache
-def written_as(registry: Registry, number: int, indexes: tuple[int, ...]) -> str:
+def written_as(registry: Registry, number: SchemaId, indexes: tuple[int, ...]) -> str:
     """Return the full name of the message type that a frame names. Raises Unfit."""
     try:
-        descriptors = descriptors_of(registry, registry.by_id(number), f"schema {number}")
+        descriptors = descriptors_of(registry, registry.written_with(number, "PROTOBUF"))
     except (NotRegistered, SchemaFault) as error:
-        raise Unfit(str(error)) from None
+        raise Unfit(f"schema {number}: {error}") from None
     name = name_at(descriptors, indexes)
     if name is None:
         raise Unfit(f"names message {list(indexes)} of schema {number}, which has none there")

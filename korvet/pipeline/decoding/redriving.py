@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from attrs import define, field
+from attrs import define, evolve, field
 
 from korvet.lake.errors import CommitConflict, LakeError
 from korvet.lake.replacing import refuse_deletion_vectors, swap
@@ -99,6 +99,10 @@ def _redrive_files(decoding: Decoding, paths: set[str], done: Redriven) -> None:
     there, reached = _in_typed(typed, rows), _reached(typed, rows)
     again = rows.filter(pa.array(reached & ~there)).select(FILE_SCHEMA.names).combine_chunks()
     typed, decoder, added = _with_columns(decoding, typed, again)
+    if (
+        decoder.selection is not None
+    ):  # rows of types that have tables by now stay, since these tables have them
+        decoder = evolve(decoder, selection=decoder.selection.alone())
     decoded = decode(decoder, again)
     fit = decoded.typed.num_rows
     if fit:

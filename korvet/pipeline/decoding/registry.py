@@ -12,9 +12,11 @@ import urllib.request
 from functools import cache
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
+from uuid import UUID
 
 from attrs import field, frozen
 
+from korvet.pipeline.decoding.leaves import Unfit
 from korvet.urls import split_login, without_password
 
 TIMEOUT_S = 30.0
@@ -53,22 +55,43 @@ class Registry:
 
     url: str = field(repr=False)
 
-    def by_id(self, schema_id: int) -> Schema:
-        """Return the schema of an id. Raises NotRegistered, RegistryError."""
+    def by_id(self, schema_id: int | UUID) -> Schema:
+        """Return the schema of a number or a GUID. Raises NotRegistered, RegistryError."""
         return by_id(self.url, schema_id)
+
+    def written_with(self, schema_id: int | UUID, kind: str) -> Schema:
+        """Return the schema that a value names, which must be of this kind. Raises Unfit, RegistryError."""
+        try:
+            found = self.by_id(schema_id)
+        except NotRegistered as error:
+            raise Unfit(str(error)) from None
+        if found.kind != kind:
+            raise Unfit(f"schema {schema_id} is one for {found.kind}, not for {kind}")
+        return found
 
     def latest(self, subject: str) -> Schema:
         """Return a subject's latest version. Raises NotRegistered, RegistryError."""
         return parse(ask(self.url, f"subjects/{quote(subject, safe='')}/versions/latest"))
 
-    def version(self, reference: Reference) -> Schema:
-        """Return the schema that a reference names. Raises NotRegistered, RegistryError."""
-        return by_version(self.url, reference.subject, reference.version)
+    def referenced(self, schema: Schema) -> list[tuple[Reference, Schema]]:
+        """Return the schemas that a schema refers to, directly or through other schemas, each name once.
+
+        Raises NotRegistered, RegistryError.
+        """
+        found: dict[str, tuple[Reference, Schema]] = {}
+        pending = list(schema.references)
+        while pending:
+            reference = pending.pop(0)
+            if reference.name not in found:
+                each = by_version(self.url, reference.subject, reference.version)
+                found[reference.name] = reference, each
+                pending += each.references
+        return list(found.values())
 
 
 @cache
-def by_id(url: str, schema_id: int) -> Schema:
-    return parse(ask(url, f"schemas/ids/{schema_id}"))
+def by_id(url: str, schema_id: int | UUID) -> Schema:
+    return parse(ask(url, f"schemas/{'guids' if isinstance(schema_id, UUID) else 'ids'}/{schema_id}"))
 
 
 @cache

@@ -129,11 +129,11 @@ class Decoding:
         decoder = self.decoder(self.find(self.typed_location, TYPED))
         if self.specification.unknown == "add" or not decoder.fields:
             decoder = self.grown(decoder, self._sample(archive, plan, decoder, slices))
-        preview = Preview(schemas.ddl(decoder.fields))
+        preview = Preview(schemas.ddl([*decoder.fields, *decoder.key_fields]))
         left = self.specification.sample
         for rows in archived_rows(archive.location, list(chain.from_iterable(slices)), plan.spans):
             decoded = decode(decoder, rows.slice(0, left))
-            preview.records += min(left, rows.num_rows)
+            preview.records += min(left, rows.num_rows) - decoded.strangers
             preview.bad += decoded.bad.num_rows
             preview.faults = (preview.faults + faults_of(decoded.bad))[:SHOWN_FAULTS]
             left -= rows.num_rows
@@ -201,7 +201,7 @@ class Decoding:
         """Log a line about the topic, once."""
         if text not in self._noted:
             self._noted.add(text)
-            log.warning("%(topic)s: %(reason)s", {"topic": self.specification.topic, "reason": text})
+            log.warning("%(topic)s: %(reason)s", {"topic": self.specification.name, "reason": text})
 
     def _with_columns(
         self,
@@ -235,7 +235,7 @@ class Decoding:
                 nullable(decoder.schema),
                 decoder.partition_columns(),
             )
-            return typed, decoder, schemas.ddl(decoder.fields)
+            return typed, decoder, schemas.ddl([*decoder.fields, *decoder.key_fields])
         if tuple(typed.delta.metadata().partition_columns) != decoder.partition_columns():
             there = ", ".join(typed.delta.metadata().partition_columns) or "nothing"
             raise WrongTable(f"{typed.location} is partitioned by {there}; tables do not change that.")
@@ -254,7 +254,7 @@ class Decoding:
             total,
             numbers=specification.numbers,
             max_columns=specification.max_columns,
-            reserved=RESERVED,
+            reserved=(*RESERVED, *(one.name for one in decoder.key_fields)),
         )
         return schemas.with_fields(decoder, fields)
 

@@ -25,12 +25,14 @@ from korvet.pipeline.decoding.columns import (
     TIMESTAMP,
     struct_columns,
 )
-from korvet.pipeline.decoding.confluent import HEADER_BYTES, looks_framed, schema_id
+from korvet.pipeline.decoding.confluent import VALUE_HEADER, looks_framed, schema_id, with_ids_of_headers
 from korvet.pipeline.decoding.inference import Wanted, wanted
 from korvet.pipeline.decoding.json_values import needs_numbers_as_written, objects
 from korvet.pipeline.decoding.leaves import STRING_FROM_NUMBER, Faults, Row, Unfit
 from korvet.pipeline.decoding.names import field_name
-from korvet.pipeline.decoding.registry import NotRegistered, Registry
+from korvet.pipeline.decoding.record_keys import RecordKeys
+from korvet.pipeline.decoding.record_names import Selection
+from korvet.pipeline.decoding.registry import Registry
 from korvet.pipeline.decoding.reshaping import flatten, rename, unwrap
 from korvet.pipeline.decoding.specification import DAYS, Specification
 
@@ -58,22 +60,18 @@ class JsonValues:
 
     def unframed(self, value: bytes) -> bytes:
         """Return the JSON in a framed value. Raises Unfit, RegistryError."""
-        number = schema_id(value)
+        number, begin = schema_id(value)
         if self.registry is not None:
-            try:
-                kind = self.registry.by_id(number).kind
-            except NotRegistered as error:
-                raise Unfit(str(error)) from None
-            if kind != "JSON":
-                raise Unfit(f"schema {number} is one for {kind}, not for JSON")
-        return value[HEADER_BYTES:]
+            self.registry.written_with(number, "JSON")
+        return value[begin:]
 
 
 @frozen
 class Decoder:
     """The decoding of a topic's values to rows. It can be pickled, and works the same in every process.
 
-    `values` reads them: JsonValues, AvroValues or ProtobufValues. `fields` are the columns for their contents.
+    `values` reads them: JsonValues, JsonSchemaValues, AvroValues or ProtobufValues. `fields` are the columns for their
+    contents.
     """
 
     specification: Specification
@@ -81,6 +79,10 @@ class Decoder:
     values: Any
     #: True if keys have the framing of Confluent's clients. Only upsert reads keys.
     has_framed_keys: bool = False
+    #: The values that the table takes, if the topic has several tables.
+    selection: Selection | None = None
+    #: The decoding of the records' keys, if they become columns.
+    record_keys: RecordKeys | None = None
 
     @classmethod
     def for_json(cls, specification: Specification, fields: Sequence[pa.Field]) -> Decoder:
@@ -95,8 +97,13 @@ class Decoder:
 
     @property
     def schema(self) -> pa.Schema:
-        """The typed table's columns: those of the values, followed by those about the record."""
-        return pa.schema([*self.fields, *own_fields(self.specification)])
+        """The typed table's columns: those of the values and the keys, followed by those about the record."""
+        return pa.schema([*self.fields, *self.key_fields, *own_fields(self.specification)])
+
+    @property
+    def key_fields(self) -> tuple[pa.Field, ...]:
+        """The columns for the records' keys."""
+        return () if self.record_keys is None else self.record_keys.fields
 
     def partition_columns(self) -> tuple[str, ...]:
         """Return the names of the typed table's partition columns."""
@@ -128,6 +135,7 @@ class Opened:
     rows: list[Row | None]
     operations: list[str | None]  # of Debezium's envelopes
     faults: Faults = field(factory=Faults)
+    strangers: set[int] = field(factory=set)  # rows of other tables
 
 
 @frozen
@@ -139,6 +147,8 @@ class Decoded:
     tombstones: int
     #: By partition, the number of rows that are in neither, nor in the dlq table already.
     skipped: Counter[int]
+    #: The number of rows of the topic's other tables, which are among the skipped ones.
+    strangers: int = 0
 
     @property
     def typed_count(self) -> int:
@@ -148,14 +158,25 @@ class Decoded:
         return int(self.typed.num_rows - (pc.sum(self.typed.column(DELETED)).as_py() or 0))
 
 
-def open_values(decoder: Decoder, values: Sequence[bytes | None]) -> Opened:
-    """Read and reshape values, before they are fitted to columns."""
+def open_values(decoder: Decoder, archived: pa.Table) -> Opened:
+    """Read and reshape the values of rows of an archive, before they are fitted to columns."""
     specification = decoder.specification
     faults = Faults()
-    rows = decoder.values.objects(values, faults)
+    values = archived.column("value").to_pylist()
+    if specification.framing == "confluent":
+        has_indexes = specification.format == "protobuf"
+        headers = archived.column("headers")
+        values = with_ids_of_headers(values, headers, VALUE_HEADER, faults, has_indexes=has_indexes)
+    strangers = decoder.selection.strangers(values, faults) if decoder.selection is not None else set()
+    rows = decoder.values.objects(
+        [None if number in strangers else value for number, value in enumerate(values)]
+        if strangers
+        else values,
+        faults,
+    )
     operations: list[str | None] = [None] * len(rows)
     if not (specification.unwrap or specification.rename or specification.flatten):
-        return Opened(rows, operations, faults)
+        return Opened(rows, operations, faults, strangers)
     maps = frozenset(field_name(one.name) for one in decoder.fields if pa.types.is_map(one.type))
     for number, row in enumerate(rows):
         if row is None:
@@ -165,7 +186,7 @@ def open_values(decoder: Decoder, values: Sequence[bytes | None]) -> Opened:
         except Unfit as fault:
             faults.add(number, "$", str(fault))
             rows[number] = None
-    return Opened(rows, operations, faults)
+    return Opened(rows, operations, faults, strangers)
 
 
 def reshape(row: Row, specification: Specification, maps: Collection[str]) -> tuple[Row | None, str | None]:
@@ -186,7 +207,7 @@ def reshape(row: Row, specification: Specification, maps: Collection[str]) -> tu
 
 def infer_columns(decoder: Decoder, archived: pa.Table) -> Wanted:
     """Count the fields of these rows that have no column yet."""
-    opened = open_values(decoder, archived.column("value").to_pylist())
+    opened = open_values(decoder, archived)
     return wanted(opened.rows, decoder.fields)
 
 
@@ -196,7 +217,7 @@ def decode(decoder: Decoder, archived: pa.Table, known_bad: Collection[tuple[int
     Those rows are in neither result. Raises RegistryError.
     """
     values = archived.column("value").to_pylist()
-    opened = open_values(decoder, values)
+    opened = open_values(decoder, archived)
     faults = opened.faults
     arrays = fitted(decoder, opened)
     specification = decoder.specification
@@ -205,20 +226,28 @@ def decode(decoder: Decoder, archived: pa.Table, known_bad: Collection[tuple[int
         if decoder.has_framed_keys:
             refuse_unframed_keys(archived, faults)
     columns = dict(zip((one.name for one in decoder.fields), arrays, strict=True))
+    if decoder.record_keys is not None:
+        columns |= decoder.record_keys.columns(archived, faults)
     refuse_empty_partition_values(decoder, columns, faults)
-    bad = sorted(faults.by_row)
+    strangers = {*opened.strangers}
+    if not specification.takes_the_rest:  # tombstones that no table can have are bad rows of one table
+        strangers.update(number for number in faults.by_row if values[number] is None)
+    bad = sorted(faults.by_row.keys() - strangers)
     deleted = [
         value is None or operation == DELETE
         for value, operation in zip(values, opened.operations, strict=True)
     ]
     tombstones = sum(value is None for value in values)
     left_out = {*bad, *already_bad(archived, known_bad)}
-    keeps_tombstones = specification.upsert or specification.tombstones == "keep"
+    keeps_tombstones = specification.upsert or (
+        specification.tombstones == "keep" and specification.takes_the_rest
+    )
     kept: list[int] = []
     skipped: list[int] = []
     for number, value in enumerate(values):
         if number not in left_out:
-            (kept if value is not None or keeps_tombstones else skipped).append(number)
+            is_kept = number not in strangers and (value is not None or keeps_tombstones)
+            (kept if is_kept else skipped).append(number)
     columns |= own_columns(specification, archived, opened)
     typed = pa.Table.from_arrays(
         [columns[one.name] for one in decoder.schema], schema=nullable(decoder.schema)
@@ -231,6 +260,7 @@ def decode(decoder: Decoder, archived: pa.Table, known_bad: Collection[tuple[int
         bad_rows(archived, new, faults),
         tombstones,
         Counter(archived.column("partition").take(pa.array(skipped, pa.int64())).to_pylist()),
+        len(strangers),
     )
 
 

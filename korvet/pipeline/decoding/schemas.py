@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import attrs
 import pyarrow as pa
@@ -13,12 +15,14 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructF
 
 from korvet.lake.errors import WrongTable
 from korvet.pipeline.decoding.columns import RESERVED
-from korvet.pipeline.decoding.leaves import LEAVES, SchemaFault, named
+from korvet.pipeline.decoding.leaves import LEAVES, Reading, SchemaFault, named
 from korvet.pipeline.decoding.names import column_name, is_fit
+from korvet.pipeline.decoding.record_keys import SINGLE, SINGLE_FORMATS, RecordKeys, SingleKeys
+from korvet.pipeline.decoding.record_names import Selection
 from korvet.pipeline.decoding.registry import NotRegistered, Registry, Schema
 from korvet.pipeline.decoding.reshaping import flattened_fields, renamed_fields
 from korvet.pipeline.decoding.row_decoding import Decoder
-from korvet.pipeline.decoding.specification import DAYS, Specification
+from korvet.pipeline.decoding.specification import DAYS, Format, Specification
 from korvet.pipeline.decoding.tables import plain
 
 
@@ -27,11 +31,57 @@ def decoder_of(specification: Specification) -> Decoder:
 
     DDL requires a running Spark. Raises SchemaFault, RegistryError, OSError.
     """
-    made = {"json": json_decoder, "avro": avro_decoder, "protobuf": protobuf_decoder}[specification.format](
-        specification
+    made = attrs.evolve(
+        DECODERS[specification.format](specification), record_keys=record_keys_of(specification)
     )
     refuse_unfit(made)
-    return attrs.evolve(made, has_framed_keys=has_framed_keys(specification))
+    return attrs.evolve(
+        made, has_framed_keys=has_framed_keys(specification), selection=selection_of(specification)
+    )
+
+
+def record_keys_of(specification: Specification) -> RecordKeys | None:
+    """Return the decoding of keys to columns, None if they do not become columns. Raises the errors of `decoder_of`."""
+    prefix = specification.key_prefix
+    if specification.key_format is None:
+        return None
+    if specification.key_format in SINGLE_FORMATS:
+        fields = [pa.field(prefix.rstrip("_") or SINGLE, SINGLE_FORMATS[specification.key_format][0])]
+        return RecordKeys(tuple(fields), (SINGLE,), SingleKeys(specification.key_format), Reading())
+    kind = cast("Format", specification.key_format)
+    registry = None if specification.key_schema else specification.registry
+    of_keys = Specification(
+        specification.topic,
+        format=kind,
+        schema=specification.key_schema,
+        registry=registry,
+        subject=specification.key_subject,
+        timestamps=specification.timestamps,
+        truncate_nanoseconds=specification.truncate_nanoseconds,
+    )
+    made = avro_decoder(of_keys, single=SINGLE) if kind == "avro" else DECODERS[kind](of_keys)
+    is_single = getattr(made.values, "single", "")
+    names = [prefix.rstrip("_") or SINGLE] if is_single else [f"{prefix}{one.name}" for one in made.fields]
+    return RecordKeys(
+        tuple(one.with_name(name) for one, name in zip(made.fields, names, strict=True)),
+        tuple(one.name for one in made.fields),
+        made.values,
+        of_keys.reading,
+        is_framed=registry is not None,
+        has_indexes=kind == "protobuf",
+    )
+
+
+def selection_of(specification: Specification) -> Selection | None:
+    """Return the values that the table takes, None if it takes all of the topic."""
+    if specification.record is None or specification.registry is None:
+        return None
+    return Selection(
+        Registry(specification.registry),
+        specification.record,
+        frozenset(specification.records) - {specification.record},
+        specification.takes_the_rest,
+    )
 
 
 def has_framed_keys(specification: Specification) -> bool:
@@ -129,16 +179,38 @@ def spark_type(kind: DataType, path: str) -> pa.DataType:
     return found
 
 
-def avro_decoder(specification: Specification) -> Decoder:
-    from korvet.pipeline.decoding.avro_values import AvroValues, avro_fields  # noqa: PLC0415  needs extra `decode`
+def json_schema_decoder(specification: Specification) -> Decoder:
+    from korvet.pipeline.decoding.json_schema_columns import json_schema_fields  # noqa: PLC0415  needs extra `decode`
+    from korvet.pipeline.decoding.json_schema_documents import Documents, documents_of, validator_of  # noqa: PLC0415
+    from korvet.pipeline.decoding.json_schema_values import JsonSchemaValues  # noqa: PLC0415
+
+    registry = Registry(specification.registry) if specification.registry else None
+    text = schema_text(specification)
+    if text is not None:
+        documents = Documents(text)
+    else:
+        with faults_of_subject(specification.subject):
+            documents = documents_of(*newest(registry, specification.subject))
+    validator_of(documents)  # raises SchemaFault, also for parts of the schema that make no column
+    fields = [escaped(one) for one in reshaped_fields(specification, json_schema_fields(documents))]
+    framed = registry if specification.framing == "confluent" else None
+    return Decoder(specification, tuple(fields), JsonSchemaValues(documents, framed))
+
+
+def avro_decoder(specification: Specification, *, single: str = "") -> Decoder:
+    """Return the decoder of Avro. If `single` is given, the schema may be none of a record: it is of this column."""
+    from korvet.pipeline.decoding.avro_references import whole_schema  # noqa: PLC0415  needs extra `decode`
+    from korvet.pipeline.decoding.avro_values import AvroValues, avro_fields, is_record  # noqa: PLC0415
 
     registry = Registry(specification.registry) if specification.registry else None
     text = schema_text(specification)
     if text is None:
-        text = newest_avro(registry, specification.subject)
-    fields = reshaped_fields(specification, avro_fields(text))
+        with faults_of_subject(specification.subject):
+            text = whole_schema(*newest(registry, specification.subject))
+    single = "" if is_record(text) else single
+    fields = reshaped_fields(specification, avro_fields(text, single))
     framed = registry if specification.framing == "confluent" else None
-    return Decoder(specification, tuple(fields), AvroValues(text, framed))
+    return Decoder(specification, tuple(fields), AvroValues(text, framed, single))
 
 
 def protobuf_decoder(specification: Specification) -> Decoder:
@@ -149,8 +221,8 @@ def protobuf_decoder(specification: Specification) -> Decoder:
     if registry is None or specification.schema_file is not None:
         descriptors = schemas.descriptors_of_file(Path(str(specification.schema_file)))
     else:
-        found = newest(registry, specification.subject)
-        descriptors = schemas.descriptors_of(registry, found, f"subject {specification.subject}")
+        with faults_of_subject(specification.subject):
+            descriptors = schemas.descriptors_of(*newest(registry, specification.subject))
     message = schemas.message_type(descriptors, specification.message)
     fields = reshaped_fields(specification, schemas.message_fields(message))
     framed = registry if specification.framing == "confluent" else None
@@ -158,27 +230,31 @@ def protobuf_decoder(specification: Specification) -> Decoder:
     return Decoder(specification, tuple(fields), values)
 
 
-def newest_avro(registry: Registry | None, subject: str) -> str:
-    """Return a subject's latest schema, with the types that it refers to. Raises SchemaFault, RegistryError."""
-    from korvet.pipeline.decoding.avro_references import whole_schema  # noqa: PLC0415  as in avro_decoder
-
-    found = newest(registry, subject)
-    if registry is None or found.kind != "AVRO":
-        return found.text
-    try:
-        return whole_schema(registry, found)
-    except NotRegistered as error:
-        raise SchemaFault(f"subject {subject}: {error}") from None
+DECODERS: Mapping[Format, Callable[[Specification], Decoder]] = {
+    "json": json_decoder,
+    "json-schema": json_schema_decoder,
+    "avro": avro_decoder,
+    "protobuf": protobuf_decoder,
+}
 
 
-def newest(registry: Registry | None, subject: str) -> Schema:
-    """Return a subject's latest schema. Raises SchemaFault, RegistryError."""
+def newest(registry: Registry | None, subject: str) -> tuple[Registry, Schema]:
+    """Return the registry, and a subject's latest schema in it. Raises SchemaFault, RegistryError."""
     if registry is None:
         raise SchemaFault("There is neither a schema_file nor a registry.")
     try:
-        return registry.latest(subject)
+        return registry, registry.latest(subject)
     except NotRegistered as error:
         raise SchemaFault(f"{error}; give subject, or schema_file") from None
+
+
+@contextmanager
+def faults_of_subject(subject: str) -> Iterator[None]:
+    """Name the subject in the faults of its schema. Raises SchemaFault."""
+    try:
+        yield
+    except (NotRegistered, SchemaFault) as error:
+        raise SchemaFault(f"subject {subject}: {error}") from None
 
 
 def reshaped_fields(specification: Specification, fields: Sequence[pa.Field]) -> list[pa.Field]:
@@ -198,16 +274,19 @@ def with_fields(decoder: Decoder, fields: Sequence[pa.Field]) -> Decoder:
     """Return the same decoder with other columns."""
     if decoder.specification.format == "json":
         made = Decoder.for_json(decoder.specification, fields)
-        return attrs.evolve(made, has_framed_keys=decoder.has_framed_keys)
+        return attrs.evolve(decoder, fields=made.fields, values=made.values)
     return attrs.evolve(decoder, fields=tuple(fields))
 
 
 def refuse_unfit(decoder: Decoder) -> None:
     """Raise SchemaFault if a table cannot have the decoder's columns."""
     seen: set[str] = set()
-    for one in decoder.fields:
+    for one in (*decoder.fields, *decoder.key_fields):
         if one.name.lower() in seen:
-            raise SchemaFault(f"$.{one.name}: there are two columns of this name, for case does not count.")
+            hint = "; key_prefix gives another to that of the key" if one in decoder.key_fields else ""
+            raise SchemaFault(
+                f"$.{one.name}: there are two columns of this name, for case does not count{hint}."
+            )
         seen.add(one.name.lower())
         if one.name.lower() in RESERVED:
             raise SchemaFault(
@@ -228,7 +307,7 @@ def refuse_unfit_type(kind: pa.DataType, path: str) -> None:
 
 def refuse_partitioning(decoder: Decoder) -> None:
     """Raise SchemaFault if the table cannot be partitioned as specified."""
-    kinds = {one.name: one.type for one in decoder.fields}
+    kinds = {one.name: one.type for one in (*decoder.fields, *decoder.key_fields)}
     for name in decoder.specification.partition_by:
         if name == DAYS:
             continue
@@ -255,10 +334,15 @@ def united(decoder: Decoder, table: Sequence[pa.Field], note: Note) -> Decoder:
     """
     there = {one.name.lower(): one for one in table if one.name not in RESERVED}
     evolving = decoder.specification.unknown == "add" or not decoder.fields
-    fields = []
-    for one in decoder.fields:
-        known = there.pop(one.name.lower(), None)
-        fields.append(one if known is None else same_column(one, known, note))
+
+    def known(one: pa.Field) -> pa.Field:
+        found = there.pop(one.name.lower(), None)
+        return one if found is None else same_column(one, found, note)
+
+    fields = [known(one) for one in decoder.fields]
+    if decoder.record_keys is not None:
+        keys = decoder.record_keys.with_fields([known(one) for one in decoder.key_fields])
+        decoder = attrs.evolve(decoder, record_keys=keys)
     return with_fields(decoder, [*fields, *there.values()] if evolving else fields)
 
 

@@ -109,7 +109,7 @@ def _decode_rows(
 ) -> None:
     for rows in archived_rows(job.archive, files, job.spans):
         decoded = decode(job.decoder, rows, job.known_bad)
-        outcome.records += rows.num_rows
+        outcome.records += rows.num_rows - decoded.strangers
         outcome.typed += decoded.typed_count
         outcome.bad += decoded.bad.num_rows
         outcome.tombstones += decoded.tombstones

@@ -31,12 +31,14 @@ from cattrs.gen import make_dict_structure_fn
 
 from korvet.config import ConfigError
 from korvet.pipeline.decoding.inference import Numbers
-from korvet.pipeline.decoding.leaves import LENIENT, Reading, Timestamps, Unknown
+from korvet.pipeline.decoding.leaves import LENIENT, UTC_IF_NO_ZONE, Reading, Timestamps, Unknown
 
-Format = Literal["json", "avro", "protobuf"]
+Format = Literal["json", "json-schema", "avro", "protobuf"]
 OnError = Literal["dlq", "skip", "stop"]
 Tombstones = Literal["skip", "keep"]
 Unwrap = Literal["debezium"]
+KeyFormat = Literal["string", "int", "long", "json", "json-schema", "avro", "protobuf"]
+Strategy = Literal["TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"]
 
 DLQ_SUFFIX = "~dlq"
 DAYS = "days"
@@ -47,20 +49,27 @@ FIRST_SECTIONS = ("defaults", "topics")
 class Specification:
     """Settings for decoding the values of one topic to a typed table.
 
-    At most one source of a schema (`schema`, `schema_file`, `registry`) may be given. The schema of JSON does not come
-    from a registry. Without one it is inferred: first from a sample; once the table exists, from its columns.
+    At most one source of a schema (`schema`, `schema_file`, `registry`) may be given. The schema of the format `json`
+    does not come from a registry. Without one it is inferred: first from a sample; once the table exists, from its
+    columns.
     """
 
     topic: str
     format: Format = "json"
     table: str = field(default=attrs.Factory(lambda self: self.topic, takes_self=True))
-    schema: str | None = None  # Spark's DDL, or its JSON
+    schema: str | None = None  # Spark's DDL or its JSON; JSON Schema; Avro
     schema_file: str | None = None  # .ddl, .json, .avsc, .proto, .desc
     registry: str | None = None  # URL
     framing: Literal["confluent", "none"] = field(
         default=attrs.Factory(lambda self: "confluent" if self.registry else "none", takes_self=True)
     )
     subject: str = field(default=attrs.Factory(lambda self: f"{self.topic}-value", takes_self=True))
+    #: The rule by which producers choose the subjects of a topic's values, by Confluent's names.
+    subject_strategy: Strategy = "TopicNameStrategy"
+    #: Names of the topic's record types, each of which gets a table.
+    records: tuple[str, ...] = ()
+    #: The record type of this table, if it is one of several; see `by_record`.
+    record: str | None = None
     message: str | None = None  # Protobuf: full name of the message type
     unknown: Unknown = field(
         default=attrs.Factory(
@@ -83,6 +92,11 @@ class Specification:
     flatten: str | None = None  # separator of the joined names
     keep_raw: bool = False
     keep_key: bool = False
+    #: Format of the keys, whose fields become columns; by default, they do not.
+    key_format: KeyFormat | None = None
+    key_schema: str | None = None  # Spark's DDL or its JSON; JSON Schema; Avro
+    key_subject: str = field(default=attrs.Factory(lambda self: f"{self.topic}-key", takes_self=True))
+    key_prefix: str = "key_"
     partition_by: tuple[str, ...] = ()  # columns; `days` is the day of the record's timestamp
 
     @property
@@ -90,8 +104,32 @@ class Specification:
         return f"{self.table}{DLQ_SUFFIX}"
 
     @property
+    def name(self) -> str:
+        """The name for reports: that of the topic, or that of the table if the topic has several."""
+        return self.topic if self.record is None else self.table
+
+    @property
+    def takes_the_rest(self) -> bool:
+        """True if values without a table of their own are bad rows of this one."""
+        return self.record is None or self.record == self.records[0]
+
+    def by_record(self) -> list[Specification]:
+        """Return the specification of each record type's table, or this one if the topic has one table."""
+        return [self.of_record(name) for name in self.records] or [self]
+
+    def of_record(self, name: str) -> Specification:
+        is_of_topic = self.subject_strategy == "TopicRecordNameStrategy"
+        return attrs.evolve(
+            self,
+            record=name,
+            table=f"{self.table}.{name}",
+            subject=f"{self.topic}-{name}" if is_of_topic else name,
+            message=name if self.format == "protobuf" else None,
+        )
+
+    @property
     def reading(self) -> Reading:
-        is_json = self.format == "json"
+        is_json = self.format in ("json", "json-schema")
         return Reading(
             self.unknown,
             self.timestamps,
@@ -99,6 +137,7 @@ class Specification:
             exact_floats=not is_json,
             escaped_names=is_json,
             lenient=frozenset(self.lenient),
+            whole_floats=self.format == "json-schema",
         )
 
     def faults(self) -> Iterator[tuple[str, str]]:
@@ -107,42 +146,94 @@ class Specification:
         if len(given) == 2:
             yield "schema", "is given twice: as schema and as schema_file"
         if self.format != "json":
-            yield from self._faults_of_binary_formats(given)
+            yield from self._faults_of_schemas(given)
         elif self.registry and self.framing == "none":
             yield "framing", "'none' does not go with registry, which JSON needs only for framed values"
         if self.numbers != "long" and self.format != "json":
-            yield "numbers", "is for json: schemas of avro and protobuf define their number types"
+            yield "numbers", f"is for json: a schema of {self.format} defines its number types"
         for name in self.lenient:
             if name not in LENIENT:
                 yield "lenient", f"{name!r} is none of {', '.join(LENIENT)}"
-        if self.lenient and self.format != "json":
+        if self.format == "json-schema" and set(self.lenient) - {UTC_IF_NO_ZONE}:
+            yield "lenient", f"accepts only {UTC_IF_NO_ZONE} for json-schema, whose values have types"
+        elif self.lenient and self.format in ("avro", "protobuf"):
             yield "lenient", "is for json: avro and protobuf have types"
         if self.message and self.format != "protobuf":
             yield "message", "is for protobuf"
+        yield from self._faults_of_records()
+        yield from self._faults_of_keys()
         if self.upsert and self.partition_by:
             yield "partition_by", "does not go with upsert: a row would have to move when its value changes"
         if self.upsert and self.tombstones == "keep":
             yield "tombstones", "'keep' cannot be combined with upsert, in which tombstones delete rows"
-        if self.table != self.table.strip() or not re.fullmatch(r"[^/\\:~\x00-\x1f]+", self.table):
-            yield "table", f"{self.table!r} cannot name a folder; without / \\ : ~ it could"
+        for table in (self.table, *self.records):
+            if table != table.strip() or not re.fullmatch(r"[^/\\:~\x00-\x1f]+", table):
+                name = "table" if table == self.table else "records"
+                yield name, f"{table!r} cannot name a folder; without / \\ : ~ it could"
         for name in ("max_columns", "sample"):
             if getattr(self, name) < 1:
                 yield name, "must be at least 1"
         if self.flatten is not None and not re.fullmatch(r"[A-Za-z0-9_.$-]+", self.flatten):
             yield "flatten", f"{self.flatten!r} cannot join names of columns; _ could"
 
-    def _faults_of_binary_formats(self, given: list[str]) -> Iterator[tuple[str, str]]:
+    def _faults_of_records(self) -> Iterator[tuple[str, str]]:
+        has_strategy = self.subject_strategy != "TopicNameStrategy"
+        if has_strategy and not self.records:
+            yield (
+                "records",
+                f"is missing: with {self.subject_strategy}, it names the record types of the topic",
+            )
+        if not self.records:
+            return
+        if not has_strategy:
+            yield (
+                "subject_strategy",
+                "must be RecordNameStrategy or TopicRecordNameStrategy to go with records",
+            )
+        if not self.registry or self.framing == "none":
+            yield "records", "needs a registry, and values with the ids of their schemas"
+        for name in ("schema", "schema_file", "message"):
+            if getattr(self, name):
+                yield name, "does not go with records, each of which has its own schema"
+        if self.subject != f"{self.topic}-value":
+            yield "subject", "does not go with records: subject_strategy names the subjects"
+        if len({name.lower() for name in self.records}) < len(self.records):
+            yield "records", "has a name twice, for case does not count"
+
+    def _faults_of_keys(self) -> Iterator[tuple[str, str]]:
+        if self.key_format is None:
+            if self.key_schema:
+                yield "key_schema", "needs key_format"
+        elif self.key_format in ("string", "int", "long"):
+            if self.key_schema:
+                yield (
+                    "key_schema",
+                    f"does not go with key_format = {self.key_format!r}, which is a single value",
+                )
+        elif self.key_format == "json":
+            if not self.key_schema:
+                yield "key_schema", "is missing: with key_format = 'json', it names the fields of the keys"
+        elif self.key_format == "protobuf":
+            if self.key_schema or not self.registry:
+                yield "key_format", "'protobuf' takes the schema from the registry, not from key_schema"
+        elif bool(self.key_schema) == bool(self.registry):
+            what = "only one of key_schema and" if self.registry else "key_schema, or"
+            yield "key_schema", f"key_format = {self.key_format!r} takes {what} registry"
+        if not re.fullmatch(r"[A-Za-z0-9_]*", self.key_prefix):
+            yield "key_prefix", f"{self.key_prefix!r} cannot begin names of columns; key_ could"
+
+    def _faults_of_schemas(self, given: list[str]) -> Iterator[tuple[str, str]]:
         if not given and not self.registry:
             yield "schema_file", f"{self.format} needs schema_file, or registry"
         if self.framing == "confluent" and not self.registry:
             yield "framing", "'confluent' needs the registry its schema ids are in"
-        if self.unknown != "drop":
-            yield "unknown", f"is for json: a {self.format} schema defines all fields"
+        if self.unknown == "add" or (self.unknown == "dlq" and self.format != "json-schema"):
+            yield "unknown", f"is for json: a schema of {self.format} defines all columns"
         if self.schema and self.format == "protobuf":
             yield "schema", "is for json and avro; protobuf takes schema_file or registry"
 
 
-SETTABLE = {one.name: one for one in attrs.fields(Specification) if one.name != "topic"}
+SETTABLE = {one.name: one for one in attrs.fields(Specification) if one.name not in ("topic", "record")}
 
 
 def specifications(

@@ -49,7 +49,7 @@ class Reports:
                 status.state,
                 status.error,
                 status.version,
-                status.typed and status.typed.version,
+                tuple(each.version for each in status.typed),
             )
             reported_s, before = self._reported.get(status.topic, (0.0, None))
             if facts != before or is_last or now - reported_s >= REPORT_EVERY_S:
@@ -86,7 +86,7 @@ def report_of(status: TableStatus, *, is_last: bool) -> Report:
     """Return the report on a topic's tables."""
     files = sum(status.files.values()) if status.version is not None else None
     tables = [ReportedTable(ARCHIVE, status.path, status.fresh_until_ms, files, status.file_bytes)]
-    if (typed := status.typed) is not None:
+    for typed in status.typed:
         files = sum(typed.files.values())
         tables.append(
             ReportedTable(TYPED, typed.path, typed.fresh_until_ms, files, typed.file_bytes, typed.behind)

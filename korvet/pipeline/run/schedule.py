@@ -6,7 +6,7 @@ Times are seconds of a clock that never steps back.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from attrs import define, field
@@ -65,6 +65,14 @@ class Health:
             delay = min(delay, FIRST_RETRY_S * 2.0 ** min(self.failures - 1, 16))
         self.again_s = now + delay
 
+    def summarize(self, several: Sequence[Health]) -> None:
+        """Take the error of the first that failed, and the time at which one of them may be attempted again."""
+        failed = [each for each in several if each.error]
+        self.succeeded()
+        if failed:
+            self.error, self.may_pass, self.failures = failed[0].error, failed[0].may_pass, failed[0].failures
+            self.again_s = min(each.again_s for each in failed)
+
     def is_ready(self, now: float) -> bool:
         """Return True if the work may be attempted."""
         return now >= self.again_s
@@ -100,7 +108,7 @@ class TableSchedule:
     mirror: Health = field(factory=Health)
     upkeep: Health = field(factory=Health)
     is_standby: bool = False  # another run commits to the table
-    #: By kind of table, the times of the last retention and of the last vacuum.
+    #: By table, the times of the last retention and of the last vacuum.
     _retained_s: dict[str, float] = field(factory=dict)
     _vacuumed_s: dict[str, float] = field(factory=dict)
     #: No vacuum is due before this time.
@@ -190,24 +198,24 @@ class TableSchedule:
 
     # --- Upkeep ---------------------------------------------------------------------------------------------
 
-    def retain_is_due(self, now: float, kind: str = ARCHIVE) -> bool:
+    def retain_is_due(self, now: float, table: str = ARCHIVE) -> bool:
         """Return True if expired records of the archive, the typed or the dlq table are due to be dropped.
 
         They count as dropped then.
         """
         retain_s, every_s = self.policy.retain_s, RETAIN_EVERY_S
-        if kind != ARCHIVE:
+        if table != ARCHIVE:
             retain_s, every_s = self.policy.retain_typed_s, RETAIN_TYPED_EVERY_S
-        if retain_s == math.inf or now - self._retained_s.get(kind, -math.inf) < every_s:
+        if retain_s == math.inf or now - self._retained_s.get(table, -math.inf) < every_s:
             return False
-        self._retained_s[kind] = now
+        self._retained_s[table] = now
         return True
 
-    def vacuum_is_due(self, now: float, last_s: float | None, kind: str = ARCHIVE) -> bool:
+    def vacuum_is_due(self, now: float, last_s: float | None, table: str = ARCHIVE) -> bool:
         """Return True if a vacuum is due. It counts as done then. `last_s` is the time of the last one in the log."""
-        before_s = max(self._vacuumed_s.get(kind, -math.inf), -math.inf if last_s is None else last_s)
+        before_s = max(self._vacuumed_s.get(table, -math.inf), -math.inf if last_s is None else last_s)
         is_due = now - before_s >= VACUUM_EVERY_S and now >= self._vacuums_from_s
-        self._vacuumed_s[kind] = now if is_due else before_s
+        self._vacuumed_s[table] = now if is_due else before_s
         return is_due
 
     def postpone_vacuums(self, now: float) -> None:

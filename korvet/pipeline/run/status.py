@@ -21,7 +21,7 @@ CLASS_NAMES = (*(f"below_{size // 1_000_000}MB" for size in CLASS_BYTES), "large
 
 @frozen
 class TypedStatus:
-    """The typed table of a topic after a round."""
+    """One typed table of a topic after a round."""
 
     path: str
     version: int
@@ -34,26 +34,31 @@ class TypedStatus:
     file_bytes: int
 
     @classmethod
-    def of(cls, table: Table, fresh_until_ms: int | None) -> Self | None:
-        """Return the status, None if there is no typed table yet. `fresh_until_ms` is that of the archive."""
-        typed = table.typed
-        if typed is None or table.archive is None:
-            return None
-        behind = sum(
-            max(0, end - typed.decoded_up_to.get(partition, table.archive.start(partition) or 0))
-            for partition, end in table.archive.archived_up_to.items()
-        )
-        if not behind:
-            table.typed_fresh_until_ms = fresh_until_ms
-        sizes = tuple(file.size for file in typed.files)
-        return cls(
-            str(typed.location),
-            typed.version,
-            table.typed_fresh_until_ms,
-            behind,
-            by_class(sizes),
-            sum(sizes),
-        )
+    def of_all(cls, table: Table, fresh_until_ms: int | None) -> tuple[Self, ...]:
+        """Return the status of each typed table that exists. `fresh_until_ms` is that of the archive."""
+        found = []
+        for work in table.typed:
+            typed, archive = work.decoding.typed, table.archive
+            if typed is None or archive is None:
+                continue
+            behind = sum(
+                max(0, end - typed.decoded_up_to.get(partition, archive.start(partition) or 0))
+                for partition, end in archive.archived_up_to.items()
+            )
+            if not behind:
+                work.fresh_until_ms = fresh_until_ms
+            sizes = tuple(file.size for file in typed.files)
+            found.append(
+                cls(
+                    str(typed.location),
+                    typed.version,
+                    work.fresh_until_ms,
+                    behind,
+                    by_class(sizes),
+                    sum(sizes),
+                )
+            )
+        return tuple(found)
 
 
 @frozen
@@ -85,7 +90,7 @@ class TableStatus:
     version: int | None
     mirrored_version: int | None
     mirror_lag_s: float | None
-    typed: TypedStatus | None
+    typed: tuple[TypedStatus, ...]
 
     @classmethod
     def of(cls, table: Table, path: str, progress: TopicProgress | None, now: float) -> TableStatus:
@@ -120,7 +125,7 @@ class TableStatus:
             None if table.archive is None else table.archive.version,
             table.mirrored_version,
             table.mirror_lag_s(now),
-            TypedStatus.of(table, fresh_until_ms),
+            TypedStatus.of_all(table, fresh_until_ms),
         )
 
     def to_dict(self) -> dict[str, Any]:

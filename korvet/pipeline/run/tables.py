@@ -31,7 +31,7 @@ from korvet.pipeline.decoding.leaves import SchemaFault
 from korvet.pipeline.decoding.registry import RegistryError
 from korvet.pipeline.decoding.rounds import Decoding
 from korvet.pipeline.decoding.specification import Specification
-from korvet.pipeline.decoding.tables import DLQ, TYPED, DecodedTable
+from korvet.pipeline.decoding.tables import DecodedTable
 from korvet.pipeline.run.policy import LEAST_KEPT_S
 from korvet.pipeline.run.schedule import ARCHIVE, Health, TableSchedule
 
@@ -72,6 +72,22 @@ class Places:
 
 
 @define
+class TypedWork:
+    """The decoding to one typed table. `complete_up_to` are archived offsets that it has certainly reached."""
+
+    decoding: Decoding
+    health: Health = field(factory=Health)
+    complete_up_to: Mapping[int, int] | None = None
+    #: Milliseconds since 1970: the table has all records that were appended before. None if unknown.
+    fresh_until_ms: int | None = None
+
+    def is_due(self, archive: LakeTable, now: float) -> bool:
+        """Return True if a round may have something to do, and may be attempted."""
+        is_complete = self.complete_up_to == archive.archived_up_to and not self.health.error
+        return self.health.is_ready(now) and not is_complete
+
+
+@define
 class Table:
     """A topic's tables in a run."""
 
@@ -88,14 +104,12 @@ class Table:
     #: True if there is more to decode.
     has_more: bool = False
     files: tuple[int, ...] = ()  # sizes in bytes
-    #: By kind, the versions of the typed and the dlq table as of the last work on their files.
+    #: By location, the versions of typed and dlq tables as of the last work on their files.
     tended_decoded: dict[str, int] = field(factory=dict)
-    #: Milliseconds since 1970: the typed table has all records that were appended before. None if unknown.
-    typed_fresh_until_ms: int | None = None
-    _decoding: Decoding | None = None
-    _decoded_up_to: Mapping[int, int] | None = None
+    #: One typed table, or one for each of the topic's record types.
+    typed: list[TypedWork] = field(factory=list)
     _mirror_is_due: bool = True
-    #: The kinds of tables whose last vacuum was read from the log.
+    #: ARCHIVE, and the locations of typed and dlq tables, for those whose last vacuum was read from the log.
     _vacuums_read: set[str] = field(factory=set)
     _mirror_clear_s: float = field(factory=time.monotonic)
 
@@ -114,10 +128,8 @@ class Table:
 
     # --- Typed tables ---------------------------------------------------------------------------------------
 
-    @property
-    def typed(self) -> DecodedTable | None:
-        """The newest snapshot of the typed table."""
-        return None if self._decoding is None else self._decoding.typed
+    def _decodings(self) -> list[Decoding]:
+        return [each.decoding for each in self.typed]
 
     def _decode(self, places: Places, now: float, *, once: bool) -> None:
         specification, health = self.schedule.policy.decode, self.schedule.decode
@@ -125,31 +137,41 @@ class Table:
         if specification is None:
             health.succeeded()
             return
-        if self.archive is None or not health.is_ready(now):
+        if self.archive is None:
             return
-        if self._decoding is None or self._decoding.specification != specification:
-            self._decoding = Decoding(specification, places.lake, places.typed, places.distribute, once=once)
-            self._decoded_up_to = None
-        if self._decoded_up_to == self.archive.archived_up_to and not health.error:
-            return
-        upto = self.archive.archived_up_to
+        wanted = specification.by_record()
+        if [each.decoding.specification for each in self.typed] != wanted:
+            self.typed = [
+                TypedWork(Decoding(each, places.lake, places.typed, places.distribute, once=once))
+                for each in wanted
+            ]
+        for each in self.typed:
+            if each.is_due(self.archive, now):
+                self._decode_round(each, self.archive.archived_up_to, now)
+        health.summarize([each.health for each in self.typed])
+
+    def _decode_round(self, work: TypedWork, upto: Mapping[int, int], now: float) -> None:
+        """Run a round of one typed table."""
+        decoding, health = work.decoding, work.health
+        name = decoding.specification.name
+        where = "decode" if name == self.topic else f"decode {name}"
         try:
-            if needs_spark(specification):
-                _ = places.distribute.parallelism  # starts Spark, which parses the schema
-            result = self._decoding.round()
+            if needs_spark(decoding.specification):
+                _ = decoding.distribute.parallelism  # starts Spark, which parses the schema
+            result = decoding.round()
         except (CommitConflict, OutOfOrder) as error:  # another run decodes the same
             log.info("%(error)s", {"error": error, "topic": self.topic})
             self.has_more = True
         except (Unreachable, RegistryError, SparkFailed, OSError) as error:
-            health.failed(now, f"decode: {error}", may_pass=True)
+            health.failed(now, f"{where}: {error}", may_pass=True)
         except (LakeError, SchemaFault) as error:
-            health.failed(now, f"decode: {error}", may_pass=False)
+            health.failed(now, f"{where}: {error}", may_pass=False)
         else:
             health.succeeded()
-            self.has_more = result is not None
             if result is None:
-                self._decoded_up_to = upto
+                work.complete_up_to = upto
             else:
+                self.has_more = True
                 self.decoded.add(result)
                 self._mirror_is_due = True
 
@@ -203,21 +225,22 @@ class Table:
 
     def _keep_decoded(self, now: float) -> list[str]:
         """Look after the typed and the dlq table. Return the faults of files that cannot be joined."""
-        if self._decoding is None or self.schedule.is_standby:
+        if self.schedule.is_standby:
             return []
         faults: list[str] = []
-        if self._decoding.typed is not None:
-            self._decoding.typed = self._kept(self._decoding.typed, now, faults)
-        if self._decoding.dlq is not None:
-            self._decoding.dlq = self._kept(self._decoding.dlq, now, faults)
+        for decoding in self._decodings():
+            if decoding.typed is not None:
+                decoding.typed = self._kept(decoding.typed, now, faults)
+            if decoding.dlq is not None:
+                decoding.dlq = self._kept(decoding.dlq, now, faults)
         return faults
 
     def _kept(self, table: DecodedTable, now: float, faults: list[str]) -> DecodedTable:
         """Look after a typed or a dlq table, and return its newest snapshot."""
         schedule, policy = self.schedule, self.schedule.policy
-        if schedule.retain_is_due(now, table.kind):
+        if schedule.retain_is_due(now, table.location.url):
             table = drop_before(table, time.time_ns() // 1_000_000 - round(policy.retain_typed_s * 1000))
-        if table.version == self.tended_decoded.get(table.kind) and not schedule.upkeep.error:
+        if table.version == self.tended_decoded.get(table.location.url) and not schedule.upkeep.error:
             return table
         self._mirror_is_due = True
         if policy.join:
@@ -227,7 +250,7 @@ class Table:
             if found:
                 faults += found
                 return table
-        self.tended_decoded[table.kind] = table.version
+        self.tended_decoded[table.location.url] = table.version
         return table
 
     # --- Iceberg --------------------------------------------------------------------------------------------
@@ -250,9 +273,8 @@ class Table:
             return
         with places.mirroring:
             outcomes = [places.archives.one(self.topic)] if places.archives is not None else []
-            table = self._typed_table(places.typed)
-            if table is not None and places.decoded is not None:
-                outcomes.append(places.decoded.one(table))
+            if places.decoded is not None:
+                outcomes += [places.decoded.one(table) for table in self._typed_tables(places.typed)]
         failed = next((each for each in outcomes if each is not None and each.error), None)
         if failed is not None:
             health.failed(now, f"mirror: {failed.error}", may_pass=failed.may_pass)
@@ -277,22 +299,22 @@ class Table:
                 schedule.postpone_vacuums(now)
             if is_late or self.mirrored_version is None:  # before this run, it may have been late
                 return
-        decoding = self._decoding
         with self._upkeep_errors(now):
             self.archive = self._vacuumed(self.archive, now, ARCHIVE)
-            if decoding is not None and decoding.typed is not None:
-                decoding.typed = self._vacuumed(decoding.typed, now, TYPED)
-            if decoding is not None and decoding.dlq is not None:
-                decoding.dlq = self._vacuumed(decoding.dlq, now, DLQ)
+            for decoding in self._decodings():
+                if decoding.typed is not None:
+                    decoding.typed = self._vacuumed(decoding.typed, now, decoding.typed.location.url)
+                if decoding.dlq is not None:
+                    decoding.dlq = self._vacuumed(decoding.dlq, now, decoding.dlq.location.url)
 
-    def _vacuumed(self, table: S, now: float, kind: str) -> S:
+    def _vacuumed(self, table: S, now: float, place: str) -> S:
         """Vacuum a table if that is due. Return its newest snapshot then."""
         last_s = None
-        if kind not in self._vacuums_read:  # the log has the vacuums before this run
+        if place not in self._vacuums_read:  # the log has the vacuums before this run
             last_ms = last_vacuum_ms(table)
             last_s = None if last_ms is None else now - max(0.0, time.time() - last_ms / 1000)
-            self._vacuums_read.add(kind)
-        if not self.schedule.vacuum_is_due(now, last_s, kind):
+            self._vacuums_read.add(place)
+        if not self.schedule.vacuum_is_due(now, last_s, place):
             return table
         newest = table.reopened()  # the files of commits that this run has not seen are not unreferenced
         if newest.version != table.version and self.schedule.policy.iceberg:
@@ -302,16 +324,18 @@ class Table:
             vacuum(newest, math.ceil(self.schedule.policy.keep_files_s / 3600))
         return newest
 
-    def _typed_table(self, typed: Location) -> str | None:
-        """Return the name of the typed table, None if there is none yet."""
+    def _typed_tables(self, typed: Location) -> list[str]:
+        """Return the names of the typed tables that exist."""
         specification = self.schedule.policy.decode
-        if specification is None or not is_table(typed.child(specification.table)):
-            return None
-        return specification.table
+        if specification is None:
+            return []
+        return [each.table for each in specification.by_record() if is_table(typed.child(each.table))]
 
 
 def needs_spark(specification: Specification) -> bool:
     """Return True if only Spark can parse the schema."""
+    if specification.key_format == "json":
+        return True
     file = specification.schema_file
     return specification.format == "json" and (
         specification.schema is not None or (file is not None and not file.endswith(".json"))
