@@ -23,30 +23,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from struct import Struct
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from attrs import Factory, define, evolve, field, frozen
 
 from korvet.protocol.buffers import Buffer, join_small
-from korvet.protocol.codec import Reader, Writer, decode, decoder, step_decoder, step_writer, writer
-from korvet.protocol.errors import ErrorCode, ProtocolError
+from korvet.protocol.codec import Reader, Writer, decoder, step_decoder, step_writer, writer
+from korvet.protocol.errors import ProtocolError
 from korvet.protocol.frames import LARGE_FRAME, LARGE_PIECE, Frame, FrameReader, framed
-from korvet.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from korvet.protocol.messages.header import RequestHeader, ResponseHeader
-from korvet.protocol.messages.metadata import MetadataRequest
-from korvet.protocol.messages.produce import (
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceResponse,
-)
-from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from korvet.protocol.repeated_produce import RepeatedProduce, likeness
-from korvet.protocol.requests import API_VERSIONS, request_header_version, response_header_version
-from korvet.protocol.schema import versions_of
+from korvet.protocol.requests import request_header_version, response_header_version
 from korvet.protocol.steps import Steps, at_once
 
+if TYPE_CHECKING:
+    from korvet.protocol.messages.produce import ProduceRequest
+    from korvet.protocol.repeated_produce import RepeatedProduce
+
 PRODUCE = 0
+METADATA = 3
 SASL_AUTHENTICATE = 36
 
 KEY_AND_VERSION = Struct(">hh")
@@ -305,7 +299,7 @@ class Connection:
             return self._bare(frame)
         api, version = self._api(frame)
         if not api.min_version <= version <= api.max_version:
-            return refuse(api, version, frame)
+            return _refused(api, version, frame)
         spoken = api.spoken(version)
         header, end = spoken.read_header(frame, 0)
         body, end = spoken.read_body(frame, end)
@@ -337,6 +331,9 @@ class Connection:
         self, api: Api, version: int, client_id: str | None, body: ProduceRequest, frame: memoryview
     ) -> None:
         """Compare a Produce with the last one that the codec has decoded."""
+        # Imported here with the messages of Produce, which take time at the start of a broker.
+        from korvet.protocol.repeated_produce import RepeatedProduce, likeness  # noqa: PLC0415
+
         like = likeness(version, client_id, body)
         self._alike = self._alike + 1 if like == self._likeness else 1
         self._likeness = like
@@ -351,7 +348,7 @@ class Connection:
                 return self._bare(frame)
             api, version = self._api(frame)
             if not api.min_version <= version <= api.max_version:
-                return refuse(api, version, frame)
+                return _refused(api, version, frame)
             header, end = api.spoken(version).read_header(frame, 0)
             # mypy takes no class for Hashable
             read = step_decoder(api.request, version)  # type: ignore[arg-type]
@@ -362,8 +359,9 @@ class Connection:
             raise
 
     def _bare(self, frame: memoryview) -> Request:
-        body = SaslAuthenticateRequest(auth_bytes=bytes(frame))
-        return Request(self.apis[SASL_AUTHENTICATE], 0, 0, None, body, len(frame), 0, is_bare=True)
+        api = self.apis[SASL_AUTHENTICATE]
+        body = api.request(auth_bytes=bytes(frame))
+        return Request(api, 0, 0, None, body, len(frame), 0, is_bare=True)
 
     def _api(self, frame: memoryview) -> tuple[Api, int]:
         """Return the API and the version of a request. Raises ProtocolError for an API that is not accepted."""
@@ -384,29 +382,16 @@ def _request(api: Api, header: RequestHeader, frame: memoryview, body: Any, end:
     request = Request(api, version, header.correlation_id, header.client_id, body, size, version)
     if end < size:
         left_over = size - end
-        is_known = left_over == LIBRDKAFKA_LEFT_OVER and requests_all_topics(body, version)
+        is_known = left_over == LIBRDKAFKA_LEFT_OVER and requests_all_topics(api, version, body)
         return request if is_known else evolve(request, left_over=left_over)
     return request
 
 
-def requests_all_topics(body: object, version: int) -> bool:
-    """Return True for the request that librdkafka encodes with additional bytes: Metadata of all topics, from v9."""
-    return isinstance(body, MetadataRequest) and version >= 9 and body.topics is None
-
-
-def refuse(api: Api, version: int, frame: memoryview) -> Request:
+def _refused(api: Api, version: int, frame: memoryview) -> Request:
     """Return a request of a version that is not served, with its response. Raises ProtocolError for other APIs."""
-    header, end = decode(RequestHeader, request_header_version(api.request, version), frame)
-    if api.key == API_VERSIONS:
-        refusal: object = refuse_api_versions(api)
-        response_version = 0
-    elif api.key == PRODUCE and version in versions_of(api.request) and version < api.min_version:
-        body, end = decode(ProduceRequest, version, frame, end)
-        refusal = refuse_produce(body)
-        response_version = version
-    else:
-        served = f"{api.min_version} to {api.max_version} are served"
-        raise ProtocolError(f"{api.name} version {version}; {served}")
+    from korvet.protocol.refusals import refusal  # noqa: PLC0415  most brokers refuse none
+
+    header, response, response_version = refusal(api, version, frame)
     return Request(
         api,
         version,
@@ -415,33 +400,10 @@ def refuse(api: Api, version: int, frame: memoryview) -> Request:
         None,
         len(frame),
         response_version,
-        refusal,
+        response,
     )
 
 
-def refuse_api_versions(api: Api) -> ApiVersionsResponse:
-    supported = ApiVersion(
-        api_key=api.key, min_version=api.advertised_min_version, max_version=api.max_version
-    )
-    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[supported])
-
-
-def refuse_produce(request: ProduceRequest) -> ProduceResponse:
-    """Return error 35 for every partition. Raises ProtocolError for acks=0."""
-    # With acks=0 the client does not wait for a response, so the broker can only close the connection.
-    if request.acks == 0:
-        raise ProtocolError("a Produce below version 3 with acks=0")
-    return ProduceResponse(
-        responses=[
-            TopicProduceResponse(
-                name=topic.name,
-                partition_responses=[
-                    PartitionProduceResponse(
-                        index=partition.index, error_code=ErrorCode.UNSUPPORTED_VERSION, base_offset=-1
-                    )
-                    for partition in topic.partition_data
-                ],
-            )
-            for topic in request.topic_data
-        ]
-    )
+def requests_all_topics(api: Api, version: int, body: Any) -> bool:
+    """Return True for the request that librdkafka encodes with additional bytes: Metadata of all topics, from v9."""
+    return api.key == METADATA and version >= 9 and body.topics is None
