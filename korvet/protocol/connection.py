@@ -1,6 +1,6 @@
 """The broker's side of a connection, without IO: decode requests from bytes, and encode responses to bytes.
 
-    connection.receive_data(data)
+    connection.frames.receive_data(data)
     while (request := connection.next_request()) is not NEED_DATA:
         response = ...
         send(connection.send(request, response))
@@ -175,63 +175,18 @@ class Connection:
     """The state of one connection: the received bytes of an incomplete request."""
 
     apis: Mapping[int, Api]
-    max_frame_bytes: int = field(kw_only=True)
+    # Receives the bytes, and refuses larger frames.
+    frames: FrameReader = field(converter=FrameReader, alias="max_frame_bytes", kw_only=True)
     # The keys of the APIs that are accepted, before a client has authenticated; None if all are.
     accepted: frozenset[int] | None = field(default=None, init=False)
     # True if frames are messages of a SASL mechanism (after SaslHandshake v0). They are returned as SaslAuthenticate.
     is_bare: bool = field(default=False, init=False)
-    _frames: FrameReader = field(
-        default=Factory(lambda self: FrameReader(self.max_frame_bytes), takes_self=True), init=False
-    )
     _failed: bool = field(default=False, init=False)
     # The likeness of the last Produce requests, the number of successive ones that have it, and from the second one on
     # the object that decodes others like them.
     _likeness: tuple[object, ...] | None = field(default=None, init=False)
     _alike: int = field(default=0, init=False)
     _repeated: tuple[Api, RepeatedProduce] | None = field(default=None, init=False)
-
-    def receive_data(self, data: Buffer) -> None:
-        """Add bytes that were received. `next_request` returns the requests in them."""
-        self._frames.receive_data(data)
-
-    def limit_frames(self, max_bytes: int) -> None:
-        """Set another limit of the size of requests, for those that have not begun to arrive."""
-        self._frames.max_frame_bytes = max_bytes
-
-    @property
-    def idle(self) -> bool:
-        """True if no bytes of the next request have arrived."""
-        return self._frames.idle
-
-    @property
-    def arrived(self) -> int:
-        """Number of received bytes of requests that `next_request` has not returned."""
-        return self._frames.arrived
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of memory that the request being received takes: its received bytes, or up to four times as many."""
-        return self._frames.held_bytes
-
-    @property
-    def pending_frame_size(self) -> int | None:
-        """The size in bytes of the request being received, or None until its first four bytes have arrived.
-
-        Raises ProtocolError if the size is negative or above `max_frame_bytes`.
-        """
-        return self._frames.pending_frame_size
-
-    def allow_frame(self) -> None:
-        """Allocate memory to receive more of a large request (above 64 kB). Does nothing for a small one."""
-        self._frames.allow_frame()
-
-    def frame_buffer(self) -> memoryview | None:
-        """Return a buffer to receive more of an allowed large request into, or None."""
-        return self._frames.frame_buffer()
-
-    def buffer_filled(self, count: int) -> None:
-        """Record that `count` bytes were received into the beginning of `frame_buffer()`."""
-        self._frames.buffer_filled(count)
 
     def next_request(self) -> Request | Literal[NeedData.NEED_DATA]:
         """Return the next complete request, or NEED_DATA. Raises ProtocolError, and then at every later call."""
@@ -243,7 +198,7 @@ class Connection:
         if self._failed:
             raise ProtocolError("nothing can be read behind bytes that broke the protocol")
         try:
-            frame = self._frames.next_frame()
+            frame = self.frames.next_frame()
             if frame is None:
                 return NEED_DATA
             if len(frame) > LARGE_FRAME:
