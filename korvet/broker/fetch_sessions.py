@@ -17,16 +17,23 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 import trio
 from attrs import define, field
 
 from korvet.protocol.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
-from korvet.protocol.messages.fetch import FetchableTopicResponse, FetchPartition, FetchRequest, PartitionData
 from korvet.protocol.schema import ZERO_UUID
 from korvet.storage.interface import TopicPartition, Watch
+
+if TYPE_CHECKING:
+    from korvet.protocol.messages.fetch import (
+        FetchableTopicResponse,
+        FetchPartition,
+        FetchRequest,
+        PartitionData,
+    )
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0

@@ -154,6 +154,7 @@ class ClientQuotas:
     _config: Config
     stored: QuotaStore = field(init=False)
     is_enforced: bool = False  # a user or client id has a quota
+    measures_times: bool = False  # the time for which tasks run is charged to the clients that they serve
     _window: Window = field(init=False)
     _keys: Mapping[str, Enforcement] = field(init=False)
     _connections: Enforcement = field(init=False)  # of addresses
@@ -191,12 +192,8 @@ class ClientQuotas:
         self.is_enforced = any(enforcement.limits for enforcement in self._keys.values())
         self._measure_times(is_needed=bool(self._keys[REQUEST_PERCENTAGE].limits))
 
-    @property
-    def measures_times(self) -> bool:
-        """True if the time for which tasks run is charged to the clients that they serve."""
-        return self._times is not None
-
     def _measure_times(self, *, is_needed: bool) -> None:
+        self.measures_times = is_needed
         if is_needed and self._times is None:
             self._times = TaskTimes()
             trio.lowlevel.add_instrument(self._times)

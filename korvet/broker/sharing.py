@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 import trio
@@ -21,13 +21,15 @@ from korvet.broker.share_settings import ShareSettings, share_settings
 from korvet.config import Config
 from korvet.groups.coordinator import GroupCoordinator
 from korvet.protocol.errors import InvalidRecordState, InvalidRequest, KafkaError
-from korvet.protocol.messages.share_fetch import AcknowledgementBatch
 from korvet.protocol.text import quoted
 from korvet.share.coordinator import ShareCoordinator, share_routing
 from korvet.share.partitions import SharePartitions
 from korvet.share.sessions import INITIAL_EPOCH, Partition, SessionKey, ShareSession, ShareSessions
 from korvet.storage.interface import Storage
 from korvet.storage.shares import Acknowledged, AckType, ShareLimits, SharePartitionKey
+
+if TYPE_CHECKING:
+    from korvet.protocol.messages.share_fetch import AcknowledgementBatch
 
 logger = logging.getLogger(__name__)
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import attrs
 from attrs import frozen
 
 from korvet.config.kinds import ConfigError, Kind
 from korvet.config.references import Resolver, references
-from korvet.config.settings import Config, Setting, dotted, name_of, settings
+from korvet.config.settings import Config, Setting, name_of, settings
 
 ENVIRONMENT_PREFIX = "KORVET_"
 # Environment variables that are not settings, not even misspelt ones: those that Kubernetes sets in every container of
@@ -86,7 +85,8 @@ def load_config(
     resolved = {
         name: result for name, each in given.items() if (result := each.resolved(resolver, name, errors))
     }
-    config = _structure(known, resolved, _overrides(known, of_listeners, resolver, errors), errors)
+    overrides = _overrides(known, of_listeners, resolver, errors)
+    values = _parsed(known, resolved, errors)
     readers = {
         name: partial(_read, resolver, given[name].value, known[name].kind)
         for name, each in resolved.items()
@@ -94,7 +94,14 @@ def load_config(
     }
     sources = {name: each.source for name, each in given.items()}
     sources |= {name_of(*key): each.source for key, each in of_listeners.items()}
-    return attrs.evolve(config, readers=readers, sources=sources)
+    try:
+        if values is not None:
+            config = Config(**values, overrides=overrides, readers=readers, sources=sources)
+    except ConfigError as contradictions:
+        errors += contradictions.errors
+    if errors:
+        raise ConfigError(errors)
+    return config
 
 
 def setting_of(name: str) -> str:
@@ -166,41 +173,18 @@ def _unknown(name: str, source: str, names: Mapping[str, str]) -> str:
     return f"$.{name}: unknown setting (from {source}){hint}"
 
 
-def _structure(
-    known: Mapping[str, Setting],
-    given: Mapping[str, _Given],
-    of_listeners: Mapping[tuple[str, str], Any],
-    errors: list[str],
-) -> Config:
-    """Return the Config of the given values. Raises ConfigError after collecting the faults of all fields."""
-    # Imported here, because importing cattrs takes longer than all the rest, and users of the class do not need it.
-    from cattrs import ClassValidationError, Converter  # noqa: PLC0415
-    from cattrs.gen import make_dict_structure_fn, override  # noqa: PLC0415
-
-    def hook(setting: Setting) -> Callable[[Any, Any], Any]:
-        return lambda value, _: setting.kind.parse(value)
-
-    overrides: dict[str, Any] = {
-        attribute.name: override(rename=name, struct_hook=hook(known[name]))
-        if (name := dotted(attribute.name)) in known
-        else override(omit=True)
-        for attribute in attrs.fields(Config)
-    }
-    structure = make_dict_structure_fn(Config, Converter(), **overrides)
-    try:
-        config = structure({name: value.value for name, value in given.items()}, Config)
-    except ClassValidationError as invalid:
-        errors += _explained(invalid, known, given)
-    if errors:
-        raise ConfigError(errors)
-    return attrs.evolve(config, overrides=of_listeners)
-
-
-def _explained(invalid: Any, known: Mapping[str, Setting], given: Mapping[str, _Given]) -> Iterator[str]:
-    """Yield one line for each fault that cattrs collected."""
-    of_fields, others = invalid.group_exceptions()
-    for error, note in of_fields:
-        name = dotted(note.name)
-        yield given[name].fault(name, error, known[name].kind)
-    for error in others:
-        yield from error.errors if isinstance(error, ConfigError) else [f"$: {error}"]
+def _parsed(
+    known: Mapping[str, Setting], given: Mapping[str, _Given], errors: list[str]
+) -> dict[str, Any] | None:
+    """Return the attributes of Config with the given values, or None after adding the faults of all of them."""
+    # Not by cattrs, since importing it and making its function for Config took a sixteenth of a broker's start.
+    values: dict[str, Any] = {}
+    faults: list[str] = []
+    for name, setting in known.items():
+        if value := given.get(name):
+            try:
+                values[name.replace(".", "_")] = setting.kind.parse(value.value)
+            except ValueError as error:
+                faults.append(value.fault(name, error, setting.kind))
+    errors += faults
+    return None if faults else values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 import attrs
@@ -940,7 +941,8 @@ GROUPS = {
 }
 
 
-def settings() -> dict[str, Setting]:
+@cache
+def settings() -> Mapping[str, Setting]:
     """Return all settings by name, in the order in which to show them."""
     described = {}
     for attribute in attrs.fields(Config):

@@ -211,6 +211,13 @@ class CommitCheck:
         check(self.member_id, self.instance_id, self.generation_id, now_ms)
         return {}
 
+    def needs_topics(self, group: ClassicGroup | ConsumerGroup) -> bool:
+        """Return True if `errors` depends on the topics: a member of a consumer group commits with an older epoch."""
+        if isinstance(group, ClassicGroup):
+            return False
+        member = group.members.get(self.member_id)
+        return member is not None and self.generation_id < member.epoch
+
     def state(self, group: ClassicGroup | ConsumerGroup) -> object:
         """Return what must not change before the commit is written."""
         if isinstance(group, ClassicGroup):

@@ -455,18 +455,28 @@ class GroupCoordinator:
         member_id: str = "",
         group_instance_id: str | None = None,
         generation_id: int = NO_GENERATION,
+        has_epoch: bool = True,
     ) -> Outcomes | PendingCommit | None:
-        """Commit as `commit` does, in a classic group.
+        """Commit as `commit` does.
 
         Return None if something else than the store has to be waited for, or another process runs the group.
         """
         now_ms = current_ms()
         held = self.runtime.at_rest(group_id, now_ms) if self.routing.runs_here(group_id) else None
-        if held is None or not held.exists or not isinstance(group := held.machine.group, ClassicGroup):
+        if held is None or not held.exists:
             return None
-        if group.may_be_fenced(member_id, group_instance_id):
-            return None  # the runtime confirms it in `commit`
-        group.check_commit(member_id, group_instance_id, generation_id, now_ms)
+        group = held.machine.group
+        if isinstance(group, ClassicGroup):
+            if group.may_be_fenced(member_id, group_instance_id):
+                return None  # the runtime confirms it in `commit`
+            group.check_commit(member_id, group_instance_id, generation_id, now_ms)
+        elif isinstance(group, ConsumerGroup):
+            check = CommitCheck(offsets, member_id, group_instance_id, generation_id, has_epoch=has_epoch)
+            if check.needs_topics(group):
+                return None
+            check.errors(group, {}, now_ms)
+        else:
+            return None
         outcomes = self.storage.try_ack(
             group_id, offsets, generation_id=_fence(held, generation_id), coordinator_epoch=held.epoch
         )
@@ -522,7 +532,7 @@ class GroupCoordinator:
         while True:
             async with self.runtime.hold(group_id) as held:
                 group = refuse_share(held.machine.group)
-                is_ready = topics is not None or isinstance(group, ClassicGroup)
+                is_ready = topics is not None or not check.needs_topics(group)
                 if not held.exists and check.generation_id > NO_GENERATION:
                     raise GroupIdNotFound(f"Group {group_id} not found.")
                 refused = check.errors(group, topics or {}, current_ms()) if is_ready else {}
@@ -530,7 +540,7 @@ class GroupCoordinator:
                     # A group with only committed offsets is saved, too: it is listed, deleted and expired like others.
                     group.is_unsaved |= not held.exists
                 permitting = check.state(group)
-            if not is_ready:  # only a consumer group needs the topics, to check partitions by their ids
+            if not is_ready:
                 topics = await self._topics()
                 continue
             # A timeout that has passed, or another request, may have begun the next generation, or have released the

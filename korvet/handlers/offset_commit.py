@@ -154,6 +154,7 @@ def _commit_now(
             member_id=request.member_id,
             group_instance_id=request.group_instance_id,
             generation_id=request.generation_id_or_member_epoch,
+            has_epoch=context.version >= EPOCH_SINCE,
         )
     except KafkaError as error:
         return _all_refused(context, commits, error)

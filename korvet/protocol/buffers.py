@@ -25,13 +25,14 @@ def join_small(buffers: Iterable[Buffer], large_bytes: int) -> list[Buffer]:
     joined: list[Buffer] = []
     small: list[Buffer] = []
     for buffer in buffers:
-        if len(buffer) < large_bytes:
+        size = len(buffer)
+        if size >= large_bytes:
+            if small:
+                joined.append(b"".join(small))
+                small.clear()
+            joined.append(buffer)
+        elif size:
             small.append(buffer)
-            continue
-        if small:
-            joined.append(b"".join(small))
-            small.clear()
-        joined.append(buffer)
     if small:
         joined.append(b"".join(small))
-    return [buffer for buffer in joined if len(buffer)]
+    return joined

@@ -1,6 +1,6 @@
 """The broker's side of a connection, without IO: decode requests from bytes, and encode responses to bytes.
 
-    connection.receive_data(data)
+    connection.frames.receive_data(data)
     while (request := connection.next_request()) is not NEED_DATA:
         response = ...
         send(connection.send(request, response))
@@ -23,30 +23,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from struct import Struct
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from attrs import Factory, define, evolve, field, frozen
 
 from korvet.protocol.buffers import Buffer, join_small
-from korvet.protocol.codec import Reader, Writer, decode, decoder, step_decoder, step_writer, writer
-from korvet.protocol.errors import ErrorCode, ProtocolError
+from korvet.protocol.codec import Reader, Writer, decoder, step_decoder, step_writer, writer
+from korvet.protocol.errors import ProtocolError
 from korvet.protocol.frames import LARGE_FRAME, LARGE_PIECE, Frame, FrameReader, framed
-from korvet.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from korvet.protocol.messages.header import RequestHeader, ResponseHeader
-from korvet.protocol.messages.metadata import MetadataRequest
-from korvet.protocol.messages.produce import (
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceResponse,
-)
-from korvet.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from korvet.protocol.repeated_produce import RepeatedProduce, likeness
-from korvet.protocol.requests import API_VERSIONS, request_header_version, response_header_version
-from korvet.protocol.schema import versions_of
+from korvet.protocol.requests import request_header_version, response_header_version
 from korvet.protocol.steps import Steps, at_once
 
+if TYPE_CHECKING:
+    from korvet.protocol.messages.produce import ProduceRequest
+    from korvet.protocol.repeated_produce import RepeatedProduce
+
 PRODUCE = 0
+METADATA = 3
 SASL_AUTHENTICATE = 36
 
 KEY_AND_VERSION = Struct(">hh")
@@ -181,63 +175,18 @@ class Connection:
     """The state of one connection: the received bytes of an incomplete request."""
 
     apis: Mapping[int, Api]
-    max_frame_bytes: int = field(kw_only=True)
+    # Receives the bytes, and refuses larger frames.
+    frames: FrameReader = field(converter=FrameReader, alias="max_frame_bytes", kw_only=True)
     # The keys of the APIs that are accepted, before a client has authenticated; None if all are.
     accepted: frozenset[int] | None = field(default=None, init=False)
     # True if frames are messages of a SASL mechanism (after SaslHandshake v0). They are returned as SaslAuthenticate.
     is_bare: bool = field(default=False, init=False)
-    _frames: FrameReader = field(
-        default=Factory(lambda self: FrameReader(self.max_frame_bytes), takes_self=True), init=False
-    )
     _failed: bool = field(default=False, init=False)
     # The likeness of the last Produce requests, the number of successive ones that have it, and from the second one on
     # the object that decodes others like them.
     _likeness: tuple[object, ...] | None = field(default=None, init=False)
     _alike: int = field(default=0, init=False)
     _repeated: tuple[Api, RepeatedProduce] | None = field(default=None, init=False)
-
-    def receive_data(self, data: Buffer) -> None:
-        """Add bytes that were received. `next_request` returns the requests in them."""
-        self._frames.receive_data(data)
-
-    def limit_frames(self, max_bytes: int) -> None:
-        """Set another limit of the size of requests, for those that have not begun to arrive."""
-        self._frames.max_frame_bytes = max_bytes
-
-    @property
-    def idle(self) -> bool:
-        """True if no bytes of the next request have arrived."""
-        return self._frames.idle
-
-    @property
-    def arrived(self) -> int:
-        """Number of received bytes of requests that `next_request` has not returned."""
-        return self._frames.arrived
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of memory that the request being received takes: its received bytes, or up to four times as many."""
-        return self._frames.held_bytes
-
-    @property
-    def pending_frame_size(self) -> int | None:
-        """The size in bytes of the request being received, or None until its first four bytes have arrived.
-
-        Raises ProtocolError if the size is negative or above `max_frame_bytes`.
-        """
-        return self._frames.pending_frame_size
-
-    def allow_frame(self) -> None:
-        """Allocate memory to receive more of a large request (above 64 kB). Does nothing for a small one."""
-        self._frames.allow_frame()
-
-    def frame_buffer(self) -> memoryview | None:
-        """Return a buffer to receive more of an allowed large request into, or None."""
-        return self._frames.frame_buffer()
-
-    def buffer_filled(self, count: int) -> None:
-        """Record that `count` bytes were received into the beginning of `frame_buffer()`."""
-        self._frames.buffer_filled(count)
 
     def next_request(self) -> Request | Literal[NeedData.NEED_DATA]:
         """Return the next complete request, or NEED_DATA. Raises ProtocolError, and then at every later call."""
@@ -249,7 +198,7 @@ class Connection:
         if self._failed:
             raise ProtocolError("nothing can be read behind bytes that broke the protocol")
         try:
-            frame = self._frames.next_frame()
+            frame = self.frames.next_frame()
             if frame is None:
                 return NEED_DATA
             if len(frame) > LARGE_FRAME:
@@ -305,7 +254,7 @@ class Connection:
             return self._bare(frame)
         api, version = self._api(frame)
         if not api.min_version <= version <= api.max_version:
-            return refuse(api, version, frame)
+            return _refused(api, version, frame)
         spoken = api.spoken(version)
         header, end = spoken.read_header(frame, 0)
         body, end = spoken.read_body(frame, end)
@@ -337,6 +286,9 @@ class Connection:
         self, api: Api, version: int, client_id: str | None, body: ProduceRequest, frame: memoryview
     ) -> None:
         """Compare a Produce with the last one that the codec has decoded."""
+        # Imported here with the messages of Produce, which take time at the start of a broker.
+        from korvet.protocol.repeated_produce import RepeatedProduce, likeness  # noqa: PLC0415
+
         like = likeness(version, client_id, body)
         self._alike = self._alike + 1 if like == self._likeness else 1
         self._likeness = like
@@ -351,7 +303,7 @@ class Connection:
                 return self._bare(frame)
             api, version = self._api(frame)
             if not api.min_version <= version <= api.max_version:
-                return refuse(api, version, frame)
+                return _refused(api, version, frame)
             header, end = api.spoken(version).read_header(frame, 0)
             # mypy takes no class for Hashable
             read = step_decoder(api.request, version)  # type: ignore[arg-type]
@@ -362,8 +314,9 @@ class Connection:
             raise
 
     def _bare(self, frame: memoryview) -> Request:
-        body = SaslAuthenticateRequest(auth_bytes=bytes(frame))
-        return Request(self.apis[SASL_AUTHENTICATE], 0, 0, None, body, len(frame), 0, is_bare=True)
+        api = self.apis[SASL_AUTHENTICATE]
+        body = api.request(auth_bytes=bytes(frame))
+        return Request(api, 0, 0, None, body, len(frame), 0, is_bare=True)
 
     def _api(self, frame: memoryview) -> tuple[Api, int]:
         """Return the API and the version of a request. Raises ProtocolError for an API that is not accepted."""
@@ -384,29 +337,16 @@ def _request(api: Api, header: RequestHeader, frame: memoryview, body: Any, end:
     request = Request(api, version, header.correlation_id, header.client_id, body, size, version)
     if end < size:
         left_over = size - end
-        is_known = left_over == LIBRDKAFKA_LEFT_OVER and requests_all_topics(body, version)
+        is_known = left_over == LIBRDKAFKA_LEFT_OVER and requests_all_topics(api, version, body)
         return request if is_known else evolve(request, left_over=left_over)
     return request
 
 
-def requests_all_topics(body: object, version: int) -> bool:
-    """Return True for the request that librdkafka encodes with additional bytes: Metadata of all topics, from v9."""
-    return isinstance(body, MetadataRequest) and version >= 9 and body.topics is None
-
-
-def refuse(api: Api, version: int, frame: memoryview) -> Request:
+def _refused(api: Api, version: int, frame: memoryview) -> Request:
     """Return a request of a version that is not served, with its response. Raises ProtocolError for other APIs."""
-    header, end = decode(RequestHeader, request_header_version(api.request, version), frame)
-    if api.key == API_VERSIONS:
-        refusal: object = refuse_api_versions(api)
-        response_version = 0
-    elif api.key == PRODUCE and version in versions_of(api.request) and version < api.min_version:
-        body, end = decode(ProduceRequest, version, frame, end)
-        refusal = refuse_produce(body)
-        response_version = version
-    else:
-        served = f"{api.min_version} to {api.max_version} are served"
-        raise ProtocolError(f"{api.name} version {version}; {served}")
+    from korvet.protocol.refusals import refusal  # noqa: PLC0415  most brokers refuse none
+
+    header, response, response_version = refusal(api, version, frame)
     return Request(
         api,
         version,
@@ -415,33 +355,10 @@ def refuse(api: Api, version: int, frame: memoryview) -> Request:
         None,
         len(frame),
         response_version,
-        refusal,
+        response,
     )
 
 
-def refuse_api_versions(api: Api) -> ApiVersionsResponse:
-    supported = ApiVersion(
-        api_key=api.key, min_version=api.advertised_min_version, max_version=api.max_version
-    )
-    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[supported])
-
-
-def refuse_produce(request: ProduceRequest) -> ProduceResponse:
-    """Return error 35 for every partition. Raises ProtocolError for acks=0."""
-    # With acks=0 the client does not wait for a response, so the broker can only close the connection.
-    if request.acks == 0:
-        raise ProtocolError("a Produce below version 3 with acks=0")
-    return ProduceResponse(
-        responses=[
-            TopicProduceResponse(
-                name=topic.name,
-                partition_responses=[
-                    PartitionProduceResponse(
-                        index=partition.index, error_code=ErrorCode.UNSUPPORTED_VERSION, base_offset=-1
-                    )
-                    for partition in topic.partition_data
-                ],
-            )
-            for topic in request.topic_data
-        ]
-    )
+def requests_all_topics(api: Api, version: int, body: Any) -> bool:
+    """Return True for the request that librdkafka encodes with additional bytes: Metadata of all topics, from v9."""
+    return api.key == METADATA and version >= 9 and body.topics is None

@@ -117,7 +117,7 @@ class Exchange:
     handling: CoroutineType[Any, Any, object] | None = None  # the rest of the handler's work, which may wait
     response: object | None = None
     pending: PendingResponse | None = None
-    is_notified: bool = False  # `pending` calls `_answer_known` once its response is known
+    is_notified: bool = False  # `pending` calls `_known` once its response is known
     is_known: bool = False  # it has
     rest: CoroutineType[Any, Any, object] | None = None  # what remains to be waited for then
     unsent: list[Buffer] | None = None  # the encoded response, or the rest of it
@@ -166,9 +166,9 @@ class ServedConnection:
     def __attrs_post_init__(self) -> None:
         limit = self.shared.broker.config.socket_request_max_bytes
         self.incoming = Connection(self.shared.apis, max_frame_bytes=limit)
-        self.receiver = Receiver(self.transport, self.incoming, self.shared.memory, self.progress)
+        self.receiver = Receiver(self.transport, self.incoming.frames, self.shared.memory, self.progress)
         if self.session is not None:
-            self.incoming.limit_frames(self.session.sasl.max_receive_bytes)
+            self.incoming.frames.max_frame_bytes = self.session.sasl.max_receive_bytes
             self._follow(self.session)
 
     def __repr__(self) -> str:
@@ -219,7 +219,7 @@ class ServedConnection:
             connected_s = now - self.progress.connected
             if connected_s > patience.login_s:
                 return f"it has not authenticated in {connected_s:.0f} s"
-        return self.progress.overdue(now, patience, self.incoming)
+        return self.progress.overdue(now, patience, self.incoming.frames)
 
     # --- The first task: requests -----------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class ServedConnection:
                 if self.receiver.is_over:
                     return False
                 self._is_receiving = True
-                if not self.incoming.idle:
+                if not self.incoming.frames.idle:
                     await self.receiver.receive_more()
                 elif self._has_waited:
                     await self.transport.wait_readable()
@@ -298,11 +298,14 @@ class ServedConnection:
         self._slice_end = monotonic() + SLICE_S
         if self.shared.broker.quotas.measures_times:
             return False  # these are the times of the connections' own tasks
+        frames = self.incoming.frames
         while not (self._is_ending or self._throttled_until):
+            if frames.idle:
+                return not self.receiver.is_over
             request = self.incoming.begin_request()
             if not isinstance(request, Request):
                 assert request is NEED_DATA  # noqa: S101  a large request needs several calls of `receive`
-                return self.incoming.idle and not self.receiver.is_over
+                break
             self._serve_now(request)
             if (
                 self._current is not None
@@ -444,7 +447,7 @@ class ServedConnection:
         self._principal = session.principal
         self.incoming.accepted, self.incoming.is_bare = session.accepted, session.is_bare
         if session.state is State.AUTHENTICATED:
-            self.incoming.limit_frames(self.shared.broker.config.socket_request_max_bytes)
+            self.incoming.frames.max_frame_bytes = self.shared.broker.config.socket_request_max_bytes
         elif session.state is State.FAILED:
             self._is_ending = True
 
@@ -517,7 +520,7 @@ class ServedConnection:
         # The responder costs about as much as a small request, and is useless to a client with one request in flight.
         return (
             request.frame_size >= LARGE_REQUEST_BYTES
-            or not self.incoming.idle
+            or not self.incoming.frames.idle
             or self.transport.has_arrived()
         )
 
@@ -563,12 +566,12 @@ class ServedConnection:
             self._end_by(error)
 
     def _known(self, exchange: Exchange) -> None:
-        """Note that the store has answered. Called by the task that has received that."""
-        exchange.is_known = True
-        self._answer_known()
+        """Note that the store has answered, and send the responses that are known, in order.
 
-    def _answer_known(self) -> None:
-        """Send the responses that are known, in order. Leave one that the client has to read first to the responder."""
+        Called by the task that has received the answer. A response that the client has to read first is left to the
+        responder.
+        """
+        exchange.is_known = True
         pending = self._pending
         try:
             while pending and pending[0].is_known and pending[0].unsent is None and not self._is_ended:
@@ -595,7 +598,8 @@ class ServedConnection:
         """Remove the first pending exchange, which was answered."""
         del self._pending[0]
         self._other_task.unpark_all()
-        self._end_if_idle()
+        if self._is_ending:
+            self._end_if_idle()
 
     async def _answer(self, exchange: Exchange) -> None:
         """Send the response, after waiting for it if it is pending."""
@@ -720,8 +724,8 @@ class ServedConnection:
     # --- Ends -------------------------------------------------------------------------------------------
 
     def _end_if_idle(self) -> None:
-        """End the connection if a drain has begun and no request is in flight."""
-        if self._is_ending and self._is_receiving and not self._pending:
+        """End the connection, which reads no further request, if none is in flight."""
+        if self._is_receiving and not self._pending:
             self.end()
 
     def _end_by(self, error: Exception) -> None:

@@ -6,8 +6,7 @@ from time import monotonic
 
 from attrs import define, field, frozen
 
-from korvet.protocol.connection import Connection
-from korvet.protocol.frames import LARGE_FRAME
+from korvet.protocol.frames import LARGE_FRAME, FrameReader
 
 
 @frozen
@@ -48,7 +47,7 @@ class Progress:
     is_waiting_for_room: bool = False  # an incomplete request waits for memory
     _arrival: Arrival | None = None
 
-    def overdue(self, now: float, patience: Patience, incoming: Connection) -> str:
+    def overdue(self, now: float, patience: Patience, frames: FrameReader) -> str:
         """Return why the client has kept the broker waiting for too long, or "". `now` is `monotonic()`.
 
         Call it often: the rate at which a request arrives is measured between calls.
@@ -64,10 +63,10 @@ class Progress:
             return (
                 f"nothing of its answer was read for {now - self.active:.0f} s while others waited for memory"
             )
-        if incoming.idle or self.is_sending:
+        if frames.idle or self.is_sending:
             self._arrival = None
             return ""
-        return self._too_slow(now, patience, incoming.arrived)
+        return self._too_slow(now, patience, frames.arrived)
 
     def resumed(self) -> None:
         """Count time from now on, after the broker did not read from the client."""

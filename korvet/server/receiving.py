@@ -7,9 +7,8 @@ from time import monotonic
 from attrs import define, field
 
 from korvet.broker.limits import ByteBudget, Reservation
-from korvet.protocol.connection import Connection
 from korvet.protocol.errors import ProtocolError
-from korvet.protocol.frames import LARGE_FRAME
+from korvet.protocol.frames import LARGE_FRAME, FrameReader
 from korvet.server.patience import Progress
 from korvet.server.transport import Transport
 
@@ -26,10 +25,10 @@ class RequestMemory:
 
 @define(eq=False)
 class Receiver:
-    """Receives the bytes of one connection's requests into `incoming`."""
+    """Receives the bytes of one connection's requests into `frames`."""
 
     transport: Transport
-    incoming: Connection
+    frames: FrameReader
     memory: RequestMemory
     progress: Progress
     reservation: Reservation | None = None  # of a request that has arrived in part
@@ -40,7 +39,7 @@ class Receiver:
     @property
     def is_amid_large(self) -> bool:
         """True if a large request has arrived in part. Raises ProtocolError."""
-        size = self.incoming.pending_frame_size
+        size = self.frames.pending_frame_size
         return size is not None and size > LARGE_FRAME
 
     async def receive_more(self) -> None:
@@ -52,18 +51,18 @@ class Receiver:
         if not self.arriving_since:
             self.arriving_since = monotonic()
         reservation = self.reservation = self.reservation or Reservation()
-        budget.resize(reservation, self.incoming.held_bytes)
-        size = self.incoming.pending_frame_size
+        budget.resize(reservation, self.frames.held_bytes)
+        size = self.frames.pending_frame_size
         await self.transport.wait_readable()
         if size is None or size <= LARGE_FRAME:
             self.receive()
             return
         await self._wait_for_room(reservation)
         try:
-            self.incoming.allow_frame()
+            self.frames.allow_frame()
             self.receive()
         finally:
-            budget.resize(reservation, self.incoming.held_bytes)
+            budget.resize(reservation, self.frames.held_bytes)
 
     async def _wait_for_room(self, reservation: Reservation) -> None:
         began = monotonic()
@@ -76,19 +75,20 @@ class Receiver:
 
     def receive(self) -> None:
         """Receive what has arrived, if anything has. Raises ProtocolError and OSError."""
-        buffer = self.incoming.frame_buffer()
+        frames = self.frames
+        buffer = frames.frame_buffer()
         try:
             if buffer is not None:
                 count = self.transport.receive_into(buffer)
-                self.incoming.buffer_filled(count)
+                frames.buffer_filled(count)
             else:
                 count = self.transport.receive_into(self.memory.scratch)
-                self.incoming.receive_data(memoryview(self.memory.scratch)[:count])
+                frames.receive_data(memoryview(self.memory.scratch)[:count])
         except BlockingIOError:
             return
         if not count:
             self.is_over = True
-            if not self.incoming.idle:
+            if not frames.idle:
                 raise ProtocolError("it went in the middle of a request")
 
     def take(self, reservation: Reservation, frame_size: int) -> None:

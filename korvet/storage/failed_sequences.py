@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple, Self
 
-from attrs import define, field
+from attrs import define
 
 from korvet.protocol.errors import CorruptMessage, KafkaError, NotEnoughReplicasAfterAppend
 from korvet.protocol.record_batch import RecordBatch
@@ -52,20 +52,17 @@ class Failure:
         return is_later(batch.sequence, self.batch.sequence)
 
 
-@define(eq=False)
-class FailedSequences:
-    """The failures in all partitions of a storage."""
+class FailedSequences(dict[tuple[Hashable, int], Failure]):
+    """The failures in all partitions of a storage, by partition and producer id."""
 
-    max_failures: int = MAX_FAILURES
-    _failures: dict[tuple[Hashable, int], Failure] = field(factory=dict)
-
-    def __len__(self) -> int:
-        return len(self._failures)
+    def __init__(self, max_failures: int = MAX_FAILURES) -> None:
+        super().__init__()
+        self.max_failures = max_failures
 
     def check(self, tp: Hashable, batch: ProducerBatch) -> None:
         """Raise the earlier batch's error if `batch` must not overtake it."""
         key = tp, batch.producer_id
-        failure = self._failures.get(key)
+        failure = self.get(key)
         if failure is None or batch.epoch < failure.batch.epoch:
             return
         if batch.epoch == failure.batch.epoch:
@@ -74,20 +71,20 @@ class FailedSequences:
                 raise type(failure.error)(failure.error.message)
             if is_later(failure.batch.sequence, batch.sequence):
                 return
-        del self._failures[key]
+        del self[key]
 
     def note(self, tp: Hashable, batch: ProducerBatch, error: KafkaError) -> None:
         """Remember a batch that failed, if clients retry the error and nothing of the batch is stored for certain."""
         if batch.producer_id < 0 or not error.retriable or isinstance(error, HARMLESS):
             return
         key = tp, batch.producer_id
-        failure = self._failures.pop(key, None)
+        failure = self.pop(key, None)
         if failure is None or not failure.precedes(batch):
             # The original error would keep its traceback, and the request in it, alive.
             failure = Failure(batch, type(error)(error.message), batch.sequence)
-        self._failures[key] = failure
-        if len(self._failures) > self.max_failures:
-            del self._failures[next(iter(self._failures))]
+        self[key] = failure
+        if len(self) > self.max_failures:
+            del self[next(iter(self))]
 
 
 def is_later(sequence: int, other: int) -> bool:

@@ -6,9 +6,9 @@ from bench.calls import measured
 
 # Files and functions of one request of ten records in one partition. A change that makes a way longer raises its bound.
 BOUNDS = {
-    "memory": {"Produce": (25, 90), "Fetch": (22, 82), "OffsetCommit": (27, 94)},
-    "batch": {"Produce": (40, 149), "Fetch": (39, 155), "OffsetCommit": (40, 152)},
-    "record": {"Produce": (40, 154), "Fetch": (40, 166), "OffsetCommit": (40, 152)},
+    "memory": {"Produce": (23, 85), "Fetch": (21, 78), "OffsetCommit": (26, 90)},
+    "batch": {"Produce": (39, 140), "Fetch": (38, 148), "OffsetCommit": (39, 145)},
+    "record": {"Produce": (39, 145), "Fetch": (39, 159), "OffsetCommit": (39, 145)},
 }
 # Calls of the module that was entered by each helper of a request.
 ASKED_FOR_LAYOUT = {"Produce": 4, "Fetch": 14, "OffsetCommit": 6}

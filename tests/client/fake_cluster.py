@@ -133,8 +133,8 @@ class FakeCluster:
         connection = Connection(apis, max_frame_bytes=2**26)
         try:
             async for data in stream:
-                connection.allow_frame()
-                connection.receive_data(data)
+                connection.frames.allow_frame()
+                connection.frames.receive_data(data)
                 while (request := connection.next_request()) is not NEED_DATA:
                     if not await self._answer(node, connection, request, stream):
                         return

@@ -87,14 +87,14 @@ def requests_in(connection: Connection) -> list[Request]:
 
 def whole(data: bytes) -> list[Request]:
     connection = broker()
-    connection.receive_data(data)
+    connection.frames.receive_data(data)
     return requests_in(connection)
 
 
 def byte_by_byte(data: bytes) -> list[Request]:
     connection, got = broker(), []
     for number in range(len(data)):
-        connection.receive_data(data[number : number + 1])
+        connection.frames.receive_data(data[number : number + 1])
         got += requests_in(connection)
     return got
 
@@ -102,9 +102,9 @@ def byte_by_byte(data: bytes) -> list[Request]:
 def with_next_request_appended(data: bytes) -> list[Request]:
     connection = broker()
     behind = wire(METADATA, 9, correlation_id=99)
-    connection.receive_data(data + behind[:-1])
+    connection.frames.receive_data(data + behind[:-1])
     got = requests_in(connection)
-    connection.receive_data(behind[-1:])
+    connection.frames.receive_data(behind[-1:])
     (last,) = requests_in(connection)
     assert (99, METADATA) == (last.correlation_id, last.body)
     return got
@@ -114,17 +114,17 @@ def into_frame_buffer(data: bytes) -> list[Request]:
     """Feed pieces of 10 kB, and read into the frame's own buffer if there is one."""
     connection, got = broker(), []
     while data:
-        if connection.pending_frame_size is not None:
-            connection.allow_frame()
-        buffer = connection.frame_buffer()
+        if connection.frames.pending_frame_size is not None:
+            connection.frames.allow_frame()
+        buffer = connection.frames.frame_buffer()
         if buffer is None:
             piece, data = data[:10_000], data[10_000:]
-            connection.receive_data(piece)
+            connection.frames.receive_data(piece)
         else:
             count = min(len(buffer), len(data), 50_000)
             buffer[:count] = data[:count]
             data = data[count:]
-            connection.buffer_filled(count)
+            connection.frames.buffer_filled(count)
         got += requests_in(connection)
     return got
 
@@ -239,7 +239,7 @@ def test_malformed_requests_raise_a_protocol_error(feed: Feed, data: bytes, matc
 @pytest.mark.parametrize("data, match", BROKEN)
 def test_requests_before_a_malformed_one_are_read_and_none_after_it(data: bytes, match: str) -> None:
     connection = broker()
-    connection.receive_data(wire(METADATA, 1) + data + wire(METADATA, 1))
+    connection.frames.receive_data(wire(METADATA, 1) + data + wire(METADATA, 1))
 
     assert isinstance(connection.next_request(), Request)
     with pytest.raises(ProtocolError, match=match):
@@ -258,7 +258,7 @@ def test_random_bytes_in_random_pieces_decode_or_raise_a_protocol_error(
     try:
         for size in cycle(sizes):
             piece, data = data[:size], data[size:]
-            connection.receive_data(piece)
+            connection.frames.receive_data(piece)
             requests_in(connection)
             if not data:
                 break
@@ -277,7 +277,7 @@ def test_random_bytes_after_a_valid_header_decode_or_raise_a_protocol_error(
     key: int, version: int, tail: bytes, client: bytes
 ) -> None:
     connection = broker()
-    connection.receive_data(frame(pack(">hhih", key, version, 1, len(client)) + client + tail))
+    connection.frames.receive_data(frame(pack(">hhih", key, version, 1, len(client)) + client + tail))
     try:
         (request,) = requests_in(connection)
     except ProtocolError:
@@ -372,8 +372,8 @@ def test_frame_size_is_parsed_from_the_first_four_bytes() -> None:
     sizes = []
 
     for number in range(6):
-        connection.receive_data(data[number : number + 1])
-        sizes.append(connection.pending_frame_size)
+        connection.frames.receive_data(data[number : number + 1])
+        sizes.append(connection.frames.pending_frame_size)
 
     assert [None, None, None, *(len(data) - 4,) * 3] == sizes
 
@@ -381,9 +381,13 @@ def test_frame_size_is_parsed_from_the_first_four_bytes() -> None:
 @pytest.mark.parametrize("size", [-1, LIMIT + 1])
 def test_frame_size_beyond_the_limit_is_refused_before_allocating(size: int) -> None:
     connection = broker()
-    connection.receive_data(pack(">i", size))
+    connection.frames.receive_data(pack(">i", size))
 
-    for look in (lambda: connection.pending_frame_size, connection.allow_frame, connection.next_request):
+    for look in (
+        lambda: connection.frames.pending_frame_size,
+        connection.frames.allow_frame,
+        connection.next_request,
+    ):
         with pytest.raises(ProtocolError, match="a frame of"):
             look()
 
@@ -394,18 +398,18 @@ def test_memory_of_a_large_request_grows_with_its_received_bytes() -> None:
     arrived = held = 0
     tracemalloc.start()
     try:
-        connection.receive_data(pack(">i", size))
-        assert (NEED_DATA, None) == (connection.next_request(), connection.frame_buffer())
+        connection.frames.receive_data(pack(">i", size))
+        assert (NEED_DATA, None) == (connection.next_request(), connection.frames.frame_buffer())
         before = tracemalloc.get_traced_memory()[0]
         while arrived < size - 1000:
-            connection.allow_frame()
-            buffer = connection.frame_buffer()
+            connection.frames.allow_frame()
+            buffer = connection.frames.frame_buffer()
             assert buffer is not None
             arrived += (count := min(len(buffer), 100_000, size - 1000 - arrived))
-            connection.buffer_filled(count)
+            connection.frames.buffer_filled(count)
             del buffer
             held = tracemalloc.get_traced_memory()[0] - before
-            assert held <= connection.held_bytes + 5000 <= GROWTH * max(arrived, LARGE_FRAME) + 5000
+            assert held <= connection.frames.held_bytes + 5000 <= GROWTH * max(arrived, LARGE_FRAME) + 5000
     finally:
         tracemalloc.stop()
 
@@ -415,32 +419,32 @@ def test_memory_of_a_large_request_grows_with_its_received_bytes() -> None:
 def test_frame_buffer_is_at_most_the_missing_bytes() -> None:
     data = wire(produce(bytes(range(256)) * 1200), 9)
     connection = broker()
-    connection.receive_data(data[:1000])
+    connection.frames.receive_data(data[:1000])
 
     position = 1000
     while position < len(data):
-        connection.allow_frame()
-        buffer = connection.frame_buffer()
+        connection.frames.allow_frame()
+        buffer = connection.frames.frame_buffer()
         assert buffer is not None
         assert len(buffer) <= len(data) - position
         piece = data[position : position + min(30_000, len(buffer))]
         buffer[: len(piece)] = piece
         assert NEED_DATA is connection.next_request()
-        connection.buffer_filled(len(piece))
+        connection.frames.buffer_filled(len(piece))
         position += len(piece)
 
-    assert None is connection.frame_buffer()
+    assert None is connection.frames.frame_buffer()
     (request,) = requests_in(connection)
     assert bytes(range(256)) * 1200 == request.body.topic_data[0].partition_data[0].records[0]
-    assert (None, True) == (connection.pending_frame_size, connection.idle)
+    assert (None, True) == (connection.frames.pending_frame_size, connection.frames.idle)
 
 
 def test_bytes_received_after_an_allowed_frame_belong_to_the_next() -> None:
     data = wire(produce(bytes(100_000)), 9, 1) + wire(METADATA, 1, 2)
     connection = broker()
-    connection.receive_data(data[:5000])
-    connection.allow_frame()
-    connection.receive_data(data[5000:])
+    connection.frames.receive_data(data[:5000])
+    connection.frames.allow_frame()
+    connection.frames.receive_data(data[5000:])
 
     assert [1, 2] == [request.correlation_id for request in requests_in(connection)]
 
@@ -449,14 +453,14 @@ def test_allow_frame_ignores_small_complete_and_missing_frames() -> None:
     large, small = wire(produce(bytes(100_000)), 9, 1), wire(METADATA, 1, 2)
     connection = broker()
 
-    connection.allow_frame()
-    connection.receive_data(large + small[:9])
-    connection.allow_frame()
-    assert None is connection.frame_buffer()
+    connection.frames.allow_frame()
+    connection.frames.receive_data(large + small[:9])
+    connection.frames.allow_frame()
+    assert None is connection.frames.frame_buffer()
     assert [1] == [request.correlation_id for request in requests_in(connection)]
-    connection.allow_frame()
-    assert None is connection.frame_buffer()
-    connection.receive_data(small[9:])
+    connection.frames.allow_frame()
+    assert None is connection.frames.frame_buffer()
+    connection.frames.receive_data(small[9:])
 
     assert [2] == [request.correlation_id for request in requests_in(connection)]
 
@@ -464,10 +468,10 @@ def test_allow_frame_ignores_small_complete_and_missing_frames() -> None:
 def test_allow_frame_called_twice_keeps_received_bytes() -> None:
     data = wire(produce(bytes(100_000)), 9)
     connection = broker()
-    connection.receive_data(data[:2000])
-    connection.allow_frame()
-    connection.allow_frame()
-    connection.receive_data(data[2000:])
+    connection.frames.receive_data(data[:2000])
+    connection.frames.allow_frame()
+    connection.frames.allow_frame()
+    connection.frames.receive_data(data[2000:])
 
     (request,) = requests_in(connection)
 
@@ -477,13 +481,13 @@ def test_allow_frame_called_twice_keeps_received_bytes() -> None:
 def test_connection_is_idle_between_requests_only() -> None:
     data = wire(METADATA, 1)
     connection = broker()
-    idle = [connection.idle]
+    idle = [connection.frames.idle]
 
     for piece in (data[:1], data[1:-1], data[-1:]):
-        connection.receive_data(piece)
-        idle.append(connection.idle)
+        connection.frames.receive_data(piece)
+        idle.append(connection.frames.idle)
     requests_in(connection)
-    idle.append(connection.idle)
+    idle.append(connection.frames.idle)
 
     assert [True, False, False, False, True] == idle
 
@@ -618,7 +622,7 @@ def test_client_and_broker_exchange_requests_and_responses() -> None:
     sent += client.send(METADATA, MetadataResponse, 5)
     sent += client.send(FETCH, FetchResponse, 12)
     sent += client.send(METADATA, MetadataResponse, 12)
-    server.receive_data(sent)
+    server.frames.receive_data(sent)
     answered = [server.send(request, answers[type(request.body)]) for request in requests_in(server)]
     got = list(client.receive(b"".join(b"".join(each) for each in answered)))
 

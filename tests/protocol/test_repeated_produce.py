@@ -59,7 +59,7 @@ def frame_of(request: object, version: int, correlation_id: int = 1, client_id: 
 
 def received(connection: Connection, frame: bytes) -> Request | str:
     """Return the request in a frame, or the error that it causes."""
-    connection.receive_data(frame)
+    connection.frames.receive_data(frame)
     try:
         request = connection.next_request()
     except ProtocolError as error:

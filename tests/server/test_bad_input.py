@@ -356,11 +356,11 @@ async def answered(broker: Broker, request: object, version: int) -> Any:
 async def exchange(broker: Broker, data: bytes) -> list[Any]:
     """Return the responses to the requests in these bytes, up to the first one that ends the connection."""
     connection = Connection(APIS, max_frame_bytes=Config().socket_request_max_bytes)
-    connection.receive_data(data)
+    connection.frames.receive_data(data)
     answers: list[Any] = []
     try:
-        if connection.pending_frame_size is not None:
-            connection.allow_frame()
+        if connection.frames.pending_frame_size is not None:
+            connection.frames.allow_frame()
         while (request := connection.next_request()) is not NEED_DATA:
             answers.append(await work(broker, connection, request))
     except (ProtocolError, Disconnect):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.frames import FrameReader
+from korvet.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from korvet.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -43,6 +44,7 @@ from tests.server.ways import (
     IDS,
     NAMES,
     NOW_MS,
+    SESSION_MS,
     TOPICS,
     Alter,
     Delete,
@@ -56,7 +58,6 @@ from tests.server.ways import (
 )
 
 WAYS = [Way.AS_SERVED, Way.NOTIFIED, Way.WAITS]
-SESSION_MS = 1_800_000
 # Longer than a rebalance and a long poll, and much shorter than the session of a member.
 WAIT_S = 20.0
 MEMBER = f"me-{UUID(int=1)}"
@@ -240,6 +241,27 @@ class Join:
 
 
 @define
+class ConsumerHeartbeat:
+    """A ConsumerGroupHeartbeat: the member joins with epoch 0, and leaves with -1."""
+
+    group: str = "g"
+    epoch: int = 0
+    member: str = MEMBER
+    topics: tuple[str, ...] = ("plain",)
+
+    async def apply(self, served: Served) -> None:
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=self.group,
+            member_id=self.member,
+            member_epoch=self.epoch,
+            rebalance_timeout_ms=SESSION_MS if self.epoch == 0 else -1,
+            subscribed_topic_names=list(self.topics) if self.epoch >= 0 else None,
+            topic_partitions=[] if self.epoch == 0 else None,
+        )
+        await served.ask(frame_of(request, 1), WAIT_S)
+
+
+@define
 class LimitFetches:
     """Another client sets a quota in bytes per second."""
 
@@ -305,6 +327,13 @@ others = (
     | st.builds(Leave)
     | st.builds(LimitFetches, st.sampled_from([10.0, 1e9]))
     | st.builds(Join, st.sampled_from(["g", "other"]), st.sampled_from([None, "i"]))
+    | st.builds(
+        ConsumerHeartbeat,
+        st.sampled_from(["g", "other"]),
+        st.sampled_from([0, 0, 1, -1]),
+        members.filter(bool),
+        st.sampled_from([("plain",), ("plain", "stamped")]),
+    )
 )
 
 
@@ -399,12 +428,45 @@ def test_member_commits_and_beats() -> None:
     assert 3 == committed[TopicPartition("plain", 0)].offset
 
 
+def test_member_of_a_consumer_group_commits_with_its_epoch() -> None:
+    commits = [Commit(version=9, generation=each, member=MEMBER) for each in (1, 2, 3)]
+    outcome = everywhere(
+        ConsumerHeartbeat(),  # the member's epoch is 2
+        *commits,
+        ConsumerHeartbeat(epoch=2, topics=("plain", "stamped")),  # now it is 3
+        *commits,
+        Commit(version=9, generation=3, member="nobody"),
+        Commit(version=8, generation=3, member=MEMBER),
+        Commit(version=9),
+        ConsumerHeartbeat(epoch=-1),
+        Commit(version=9),
+    )
+
+    frames = frames_in(outcome)
+    versions = {**dict.fromkeys((1, 2, 3, 5, 6, 7, 8), 9), 9: 8, 10: 9, 12: 9}
+    answers = [
+        decode_response(OffsetCommitResponse, version, bytearray(frames[index]))[1]
+        for index, version in versions.items()
+    ]
+    stale, unknown = ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID
+    assert [
+        *(stale, 0, stale),
+        *(stale, 0, 0),
+        *(unknown, ErrorCode.UNSUPPORTED_VERSION, unknown, 0),
+    ] == [each.topics[0].partitions[0].error_code for each in answers]
+
+
 def test_requests_are_answered_without_another_task() -> None:
-    steps = [Append("plain"), Join(), Fetch(), Heartbeat(), Commit(generation=1, member=MEMBER)]
+    steps = [
+        *(Append("plain"), Join(), Fetch(), Heartbeat(), Commit(generation=1, member=MEMBER)),
+        *(ConsumerHeartbeat("other"), Commit("other", version=9, generation=2, member=MEMBER)),
+    ]
     with patch.object(
         ServedConnection, "_serve", autospec=True, side_effect=ServedConnection._serve
     ) as serve:
         outcome = outcomes(*steps, ways=[Way.AS_SERVED])
 
-    assert 5 == len(frames_in(outcome))
-    assert ["JoinGroup", "SyncGroup"] == [each.args[1].request.api.name for each in serve.call_args_list]
+    assert 7 == len(frames_in(outcome))
+    assert ["JoinGroup", "SyncGroup", "ConsumerGroupHeartbeat"] == [
+        each.args[1].request.api.name for each in serve.call_args_list
+    ]

@@ -47,6 +47,8 @@ from tests.server.transport import FakeTransport
 
 NOW_MS = 1_700_000_000_000
 LONGEST_WAIT_S = 3600.0
+# Of members of groups: much longer than the steps of a test take.
+SESSION_MS = 1_800_000
 TOPICS = {
     "plain": {},
     "compacted": {"cleanup.policy": "compact"},
@@ -168,7 +170,8 @@ def deterministic(way: Way) -> Iterator[None]:
     topics, members, sessions = iter(IDS.values()), count(1), count()
     with ExitStack() as stack:
         stack.enter_context(patch("korvet.storage.memory.uuid4", lambda: next(topics)))
-        stack.enter_context(patch("korvet.groups.classic.uuid4", lambda: UUID(int=next(members))))
+        for module in ("classic", "mixed"):
+            stack.enter_context(patch(f"korvet.groups.{module}.uuid4", lambda: UUID(int=next(members))))
         stack.enter_context(patch("korvet.broker.fetch_sessions.secrets.randbelow", lambda _: next(sessions)))
         if way is Way.WAITS:
             stack.enter_context(patch.object(Runtime, "at_rest", lambda *_: None))
@@ -291,7 +294,12 @@ async def _outcome_of(steps: Sequence[Step], way: Way, *, is_wrapped: bool) -> O
     for name, given_settings in TOPICS.items():
         await storage.create_topic(name, 2, given_settings)
     recorder = Recorder(100)
-    config = Config(authorizer_class_name=STANDARD, allow_everyone_if_no_acl_found=True)
+    config = Config(
+        authorizer_class_name=STANDARD,
+        allow_everyone_if_no_acl_found=True,
+        group_consumer_session_timeout_ms=SESSION_MS,
+        group_consumer_max_session_timeout_ms=SESSION_MS,
+    )
     broker = await open_broker(storage_for(way, storage), config, counters=recorder, clock=lambda: NOW_MS)
     transport = FakeTransport()
     exporter, provider = InMemorySpanExporter(), TracerProvider()

@@ -199,7 +199,7 @@ async def test_usual_part_equals_the_general_part(
                     elif (partition := storage._partitions.known(tp)) is not None:
                         keys = partition.keys
                         disturb(client, keys.stream, keys.state, keys.producers, int(trouble * 1000))
-                    storage.failed_sequences._failures.clear()
+                    storage.failed_sequences.clear()
                 if outcomes:
                     assert outcomes[0] == outcomes[1], (number, kind, sent)
                     contents = [content(client, storage, tp, seconds * 1000) for tp in TPS.values()]

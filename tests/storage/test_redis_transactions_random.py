@@ -148,7 +148,7 @@ async def test_random_transactions_match_those_in_memory(
                 answers = [await together(store, several, ended) for store in stores]
                 for store in stores:
                     # A batch that fails in one call with an earlier one is refused once more by Redis.
-                    store.failed_sequences._failures.clear()
+                    store.failed_sequences.clear()
             elif kind == "truncate":
                 bounds = await memory.latest(TP)
                 start = steps.chance.randint(bounds.log_start_offset, bounds.high_watermark)

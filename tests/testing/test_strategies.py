@@ -17,7 +17,7 @@ PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(requests())
 def test_requests_are_read_as_they_were_written(generated: GeneratedRequest) -> None:
     connection = Connection(APIS, max_frame_bytes=1 << 20)
-    connection.receive_data(generated.frame)
+    connection.frames.receive_data(generated.frame)
 
     read = connection.next_request()
 

@@ -215,13 +215,7 @@ class RedisConnection:
         `scripts` are those that it calls. If the server has lost one of them, all are loaded, and the command is sent
         again, so it has to be repeatable.
         """
-        return self._enqueue(pack(command), 0, limit_s, notify, scripts)
-
-    def send_packed(
-        self, buffers: list[Buffer], *, notify: Callable[[Pending], None], scripts: Collection[Script] = ()
-    ) -> Pending:
-        """Enqueue a packed command, as `send` does."""
-        return self._enqueue(buffers, 0, None, notify, scripts)
+        return self.send_packed(pack(command), 0, limit_s, notify, scripts)
 
     def send_all(
         self,
@@ -232,16 +226,17 @@ class RedisConnection:
         scripts: Collection[Script] = (),
     ) -> Pending:
         """Enqueue commands that are written, and answered, together, as `send` does."""
-        return self._enqueue(pack_all(commands), len(commands), limit_s, notify, scripts)
+        return self.send_packed(pack_all(commands), len(commands), limit_s, notify, scripts)
 
-    def _enqueue(
+    def send_packed(
         self,
         buffers: list[Buffer],
-        expected: int,
-        limit_s: float | None,
-        notify: Callable[[Pending], None] | None,
-        scripts: Collection[Script],
+        expected: int = 0,
+        limit_s: float | None = None,
+        notify: Callable[[Pending], None] | None = None,
+        scripts: Collection[Script] = (),
     ) -> Pending:
+        """Enqueue packed commands, as `send` does. `expected` is their number for `send_all`, or 0 for `send`."""
         link = self._link
         if link is None:
             raise NotConnected(f"no connection to {self.address.description}: {self._cause}")
