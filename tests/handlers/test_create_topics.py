@@ -248,7 +248,7 @@ async def test_invalid_assignments_are_refused(
         ("korvet.lake.enable", "yes", "true, false"),
         ("korvet.lake.lag.ms", "99", "a whole number, at least 100"),
         ("korvet.lake.retention.ms", "-2", "a whole number, at least -1"),
-        ("korvet.lake.decode", "xml", "none, json, avro, protobuf"),
+        ("korvet.lake.decode", "xml", "none, json, json-schema, avro, protobuf"),
         ("korvet.lake.on.error", "ignore", "dlq, skip, stop"),
         ("korvet.lake.iceberg.enable", "1", "true, false"),
     ],
