@@ -1,4 +1,4 @@
-"""Catalogues for tests of registration: Glue by moto, Unity's API as it is specified, a Hive metastore.
+"""Catalogues for tests of registration: Glue by moto, a server with Unity's API, a Hive metastore.
 
 `unity_server` answers as Unity Catalog's API 2.1 specifies, and refuses requests that lack required properties. Its own
 server is in no registry of packages. `hive_metastore` runs the one that pyspark's jars contain.

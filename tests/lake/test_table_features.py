@@ -1,4 +1,4 @@
-"""Tables with deletion vectors or renamed columns are read as they are, and neither mirrored nor written."""
+"""Tables with deletion vectors or renamed columns are read correctly, and neither mirrored nor written."""
 
 from __future__ import annotations
 

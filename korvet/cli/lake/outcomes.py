@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from korvet.lake.location import Location
 
     class Outcome(AttrsInstance, Protocol):
-        """What a round did to a table."""
+        """The change that a round made to a table, or its error."""
 
         @property
         def change(self) -> str: ...
