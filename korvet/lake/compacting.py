@@ -30,10 +30,11 @@ from korvet.lake.files import ERASED, DataFile, FileRange, erased_text, file_pat
 from korvet.lake.parallel import results
 from korvet.lake.range_checksums import REPLACED, RangeChecksum, summed
 from korvet.lake.record_checksum import RecordChecksum
-from korvet.lake.replacing import refuse_deletion_vectors, replace
-from korvet.lake.retrying import retried
+from korvet.lake.replacing import replace
+from korvet.lake.retrying import retried, retried_writing
 from korvet.lake.snapshots import File, Snapshot
 from korvet.lake.table import LakeTable
+from korvet.lake.table_features import refuse_other_features
 from korvet.lake.table_files import TableFile
 
 TARGET_BYTES = 128_000_000
@@ -310,7 +311,7 @@ class Joins(ABC, Generic[T, G, W]):
 
     def run(self) -> Compacted:
         """Join until there is nothing more to join. Raises LakeError; `done` still counts what was committed."""
-        refuse_deletion_vectors(self.table.location, self.table.delta)
+        refuse_other_features(self.table.location, self.table.delta)
         for _ in range(ROUNDS):
             groups = [group for group in self.groups() if group.files[0].path not in self._damaged]
             if not groups:
@@ -343,7 +344,7 @@ class Joins(ABC, Generic[T, G, W]):
 
     def _joined_or_damaged(self, table: T, group: G) -> W | DamagedFile:
         try:
-            return self.joined(table, group)
+            return retried_writing(table.location, partial(self.joined, table, group))
         except DamagedFile as error:
             return error
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,11 +30,12 @@ from korvet.lake.file_writing import FileWriter, UInt64s, record_checksums, sync
 from korvet.lake.files import ERASED, DataFile, erased_text, file_path, file_range, foreign_path, united
 from korvet.lake.parallel import results
 from korvet.lake.range_checksums import REPLACED, without_records
-from korvet.lake.replacing import refuse_deletion_vectors, replace
-from korvet.lake.retrying import retried
+from korvet.lake.replacing import replace
+from korvet.lake.retrying import retried, retried_writing
 from korvet.lake.schema import Int64s
 from korvet.lake.store_errors import store_errors
 from korvet.lake.table import LakeTable
+from korvet.lake.table_features import refuse_other_features
 from korvet.lake.table_files import TableFile
 
 # Bytes of rewritten input files after which to commit.
@@ -103,7 +105,7 @@ class Erasure:
 
     def run(self) -> Erased:
         """Erase until no file of the newest version has such records. Raises LakeError; `done` counts the commits."""
-        refuse_deletion_vectors(self.table.location, self.table.delta)
+        refuse_other_features(self.table.location, self.table.delta)
         for _ in range(ROUNDS):
             self.table = retried(self.table.reopened)
             files = [file for file in self.table.files if file.path not in self._clean]
@@ -119,7 +121,8 @@ class Erasure:
         waiting: list[tuple[TableFile, DataFile, list[Place]]] = []
         size = 0
         for file, places in self._found(files, self.done.errors):
-            waiting.append((file, self._written(file, places), places))
+            new = retried_writing(self.table.location, partial(self._written, file, places))
+            waiting.append((file, new, places))
             size += file.size
             if size >= COMMIT_BYTES:
                 self._commit(waiting)

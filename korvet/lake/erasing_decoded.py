@@ -18,10 +18,10 @@ from korvet.lake.errors import CommitConflict
 from korvet.lake.file_reading import checked
 from korvet.lake.location import Location
 from korvet.lake.parallel import results
-from korvet.lake.replacing import refuse_deletion_vectors
 from korvet.lake.schema import Int64s
 from korvet.lake.store_errors import first_line, store_errors
 from korvet.lake.table import KIND, TOPIC
+from korvet.lake.table_features import refuse_other_features
 
 # By kind of table, the columns with a row's partition and offset in the topic.
 PLACES = {"typed": ("_partition", "_offset"), "dlq": ("partition", "offset")}
@@ -57,7 +57,7 @@ class DecodedErasure:
             found = self._found(delta)
             if not found:
                 return total
-            refuse_deletion_vectors(self.location, delta)
+            refuse_other_features(self.location, delta)
             with store_errors(self.location):
                 try:
                     for predicate, count in self._predicates(delta, found):

@@ -53,3 +53,11 @@ class DamagedFile(LakeError):  # noqa: N818  the name states the fault
 
 class AbsentFile(DamagedFile):
     """A file of the table's newest version is not in the store."""
+
+
+def described(error: Exception) -> str:
+    """Return the error of a library in one line."""
+    lines = [
+        line.strip() for line in str(getattr(error, "message", None) or error).splitlines() if line.strip()
+    ]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

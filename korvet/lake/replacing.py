@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from korvet.lake.actions import add_action, remove_action
-from korvet.lake.errors import CommitConflict, NewerFormat
+from korvet.lake.errors import CommitConflict
 from korvet.lake.files import DataFile
-from korvet.lake.location import Location
 from korvet.lake.snapshots import Snapshot
 from korvet.lake.table import LakeTable
 from korvet.lake.table_files import TableFile
@@ -80,11 +78,3 @@ def _refuse_gone(table: Snapshot, gone: Sequence[RemoveAction]) -> None:
             raise CommitConflict(
                 f"{table.location}: another writer replaced {file.path} meanwhile; nothing was committed."
             )
-
-
-def refuse_deletion_vectors(location: Location, delta: DeltaTable) -> None:
-    """Raise NewerFormat if files may hold rows that deletion vectors mark as deleted: rewriting would restore them."""
-    if "deletionVectors" in (delta.protocol().reader_features or ()):
-        raise NewerFormat(
-            f"{location} has deletion vectors, which another writer made, so its files cannot be rewritten."
-        )

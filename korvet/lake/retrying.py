@@ -11,6 +11,8 @@ from typing import TypeVar
 from attrs import define
 
 from korvet.lake.errors import Unreachable
+from korvet.lake.location import Location
+from korvet.lake.store_errors import first_line
 
 ATTEMPTS = 5
 FIRST_BACKOFF_S = 0.5
@@ -51,3 +53,21 @@ def retried(work: Callable[[], T]) -> T:
             return work()
         except Unreachable as error:
             retries.wait_after(error)
+
+
+def retried_writing(location: Location, write: Callable[[], T]) -> T:
+    """Call `write`, which reads files of a table and writes new ones, as `retried` does. Raises Unreachable.
+
+    Raises FileNotFoundError immediately: a vacuum has removed a file.
+    """
+
+    def attempt() -> T:
+        # A file that was written in part, or whose last answer was lost, stays unreferenced: each has its own name.
+        try:
+            return write()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise Unreachable(f"{location}: {first_line(error)}") from error
+
+    return retried(attempt)

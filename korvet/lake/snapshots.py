@@ -20,6 +20,7 @@ from korvet.lake.delta_log import DeltaLog
 from korvet.lake.errors import CommitConflict
 from korvet.lake.location import Location
 from korvet.lake.store_errors import first_line, store_errors
+from korvet.lake.table_features import refuse_column_mapping
 
 # The key of a commit's own id in commitInfo.
 COMMIT_ID = "korvet.commit"
@@ -93,8 +94,9 @@ class Snapshot:
         """Commit actions, entries of commitInfo and `txn` versions. Return the snapshot with this commit.
 
         `retries` is how often deltalake may retry on top of other writers' commits that it considers compatible.
-        Raises CommitConflict, Unreachable. Then nothing was committed, as far as can be determined.
+        Raises CommitConflict, Unreachable, NewerFormat. Then nothing was committed, as far as can be determined.
         """
+        refuse_column_mapping(self.location, self.delta)
         properties, commit_id = committing(commit_info, transactions, retries)
         with store_errors(self.location):
             try:

@@ -74,6 +74,22 @@ def named_sources(lake: Lake, sql: str, quotes: str = "`") -> dict[str, Source]:
     return {name: _one_of(name, sources, quoted) for name, sources in wanted.items()}
 
 
+#: Words and signs by which a statement may read columns that it does not name.
+UNNAMED = re.compile(r"\*|``|\|>|\(\s*from\b|\b(natural|table|pivot|unpivot|identifier)\b", re.IGNORECASE)
+
+
+def named_columns(sql: str) -> set[str] | None:
+    """Return words of a statement, in lower case, among which are all columns that it reads.
+
+    Return None if it may read columns that it does not name.
+    """
+    text = re.sub(r"\bcount\s*\(\s*\*\s*\)", "", sql, flags=re.IGNORECASE)
+    if UNNAMED.search(text) or not re.match(r"\s*(select|with)\b", text, re.IGNORECASE):
+        return None
+    quoted = re.findall(r"`([^`]+)`|\"([^\"]+)\"", text)
+    return {word.lower() for word in (*re.findall(r"\w+", text), *map("".join, quoted))}
+
+
 def _sources(lake: Lake) -> Iterator[Source]:
     for topic in lake.topics():
         yield Source(topic, topic, view_name(topic).lower())

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -27,11 +29,12 @@ from korvet.lake.compacting import (
     groups_of,
 )
 from korvet.lake.errors import CommitConflict, Unreachable
-from korvet.lake.file_writing import ROW_GROUP_ROWS
-from korvet.lake.files import ArchivedRange
+from korvet.lake.file_writing import ROW_GROUP_ROWS, FileWriter
+from korvet.lake.files import ArchivedRange, DataFile
 from korvet.lake.remote import RemoteReader
 from korvet.lake.replacing import replace
 from korvet.lake.retention import drop_before, expired_up_to
+from korvet.lake.retrying import ATTEMPTS
 from korvet.lake.table import Gap, LakeTable
 from korvet.lake.table_files import TableFile
 from tests.lake.replay import live_files, numbers, rows_of
@@ -425,3 +428,35 @@ def by_smallness(
     ranges: Sequence[tuple[int, int]], limit: int
 ) -> Iterator[tuple[bool, Iterator[tuple[int, int]]]]:
     return groupby(ranges, key=lambda each: each[0] < limit)
+
+
+LOST = "Generic MicrosoftAzure error: InvalidBlockList: The specified block list is invalid."
+
+
+@pytest.mark.parametrize("failures, left", [(2, 1), (ATTEMPTS, 3)])
+def test_file_whose_last_answer_was_lost_is_written_again_with_another_name(
+    table: LakeTable, monkeypatch: pytest.MonkeyPatch, failures: int, left: int
+) -> None:
+    table = archived(table, [0], [0], [0])
+    before = rows_of(folder(table))
+    closed: list[str] = []
+
+    def lose(writer: FileWriter, metadata: Any = None) -> DataFile:
+        closed.append(writer.path)
+        if len(closed) <= failures:
+            raise OSError(LOST)
+        return close(writer, metadata)
+
+    close = FileWriter.close
+    monkeypatch.setattr(FileWriter, "close", lose)
+    monkeypatch.setattr("korvet.lake.retrying.FIRST_BACKOFF_S", 0.0)
+    with (
+        nullcontext()
+        if left == 1
+        else pytest.raises(Unreachable, match=re.escape(f"{table.location}: {LOST}"))
+    ):
+        Compaction(table).run()
+
+    assert left == len(live_files(folder(table)))
+    assert len(closed) == len({*closed})
+    assert before == rows_of(folder(table))

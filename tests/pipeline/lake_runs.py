@@ -24,7 +24,7 @@ from korvet.cli.lake.run import locations
 from korvet.pipeline.archive_task import Outcome, Piece
 from korvet.pipeline.cluster import Connecting
 from korvet.pipeline.decoding.distributing import Distribute, Here
-from korvet.pipeline.run.mirrors import CatalogueMirrors
+from korvet.pipeline.run.mirrors import CatalogueMirrors, registration
 from korvet.pipeline.run.policy import read_lake_file
 from korvet.pipeline.run.runner import Run
 from korvet.pipeline.run.tables import Places
@@ -73,6 +73,8 @@ def run_of(
         distribute or Here(),
         CatalogueMirrors.of(read.catalog, lake, is_typed=False),
         CatalogueMirrors.of(read.catalog, typed, is_typed=True),
+        registration(read.register, lake, is_typed=False),
+        registration(read.register, typed, is_typed=True),
     )
     workers = WorkersHere(connecting) if together is None else WorkersTogether(connecting, together=together)
     return Run(read, connecting, places, workers, once)

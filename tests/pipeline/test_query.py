@@ -22,6 +22,8 @@ from korvet.lake.location import Location
 from korvet.lake.table import LakeTable
 from korvet.pipeline.query import create_views, united, zoned
 from korvet.pipeline.views import AmbiguousView, Lake, view_name
+from tests.lake.foreign_tables import mapped_table, table_with_deletions
+from tests.lake.s3 import s3_store
 from tests.lake.support import written
 from tests.pipeline.archiving import archived
 from tests.pipeline.support import Cluster
@@ -230,3 +232,49 @@ def test_command_prints_rows_and_reports_errors_in_one_line(
     (line,) = [line for line in bad.stderr.splitlines() if "incubator modules" not in line]
     assert "[TABLE_OR_VIEW_NOT_FOUND]" in line
     assert "`nothing`" in line
+
+
+def test_typed_views_of_foreign_tables_have_the_rows_that_their_writers_left(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    mapped_table(tmp_path / "mapped", reader_version=2)
+    table_with_deletions(tmp_path / "deleted")
+    lake = Lake(Location.parse(str(tmp_path / "lake")), typed=Location.parse(str(tmp_path)))
+
+    sql = "select * from typed_mapped m full outer join typed_deleted d on m.id = d.id order by m.id"
+    create_views(spark, lake, sql)
+
+    found = [tuple(row) for row in spark.sql(sql).collect()]
+    assert [(1, "nut", 1, "nut"), (2, "bolt", None, None), (3, "screw", 3, "screw")] == found
+
+
+def test_views_in_a_store_read_the_columns_that_the_statement_names(
+    spark: SparkSession, memory: Cluster, topic: str
+) -> None:
+    topic = topic.replace("topic", "pages")  # no column's name
+    memory.create(topic)
+    memory.produce(topic, numbered(range(10)))
+    with s3_store(conditional=True) as options:
+        location, typed = (Location.parse(f"s3://lake/{name}", options) for name in ("raw", "typed"))
+        archived(memory.bootstrap_servers, topic, location)
+        memory.produce(topic, numbered(range(10, 20)))
+        rows = pa.table({"Id": [1, 2], "item": ["a", "b"], "price": [1.5, 2.5]})
+        write_deltalake(typed.child("orders").url, rows, storage_options=typed.storage_options())
+        lake = Lake(location, memory.bootstrap_servers, typed)
+        view = view_name(topic)
+
+        for sql, columns, expected in (
+            (f"select max(offset), count(*) from `{topic}`", ["offset"], [(19, 20)]),
+            (f"select count(*) from `{topic}` where date = date'2026-01-31'", ["timestamp", "date"], [(20,)]),
+            (f"select count(*) from `{topic}`", ["partition"], [(20,)]),
+            (f"select o.* from (select min(Timestamp_MS) from {view}) o", 10, [(T0,)]),
+        ):
+            (name,) = create_views(spark, lake, sql)
+            there = spark.table(f"`{name}`").columns
+            assert columns in (there, len(there))
+            assert expected == [tuple(row) for row in spark.sql(sql).collect()]
+        create_views(spark, lake, "select id, price from typed_orders order by id")
+        assert ["Id", "price"] == spark.table("typed_orders").columns
+        assert [(1, 1.5), (2, 2.5)] == [
+            tuple(row) for row in spark.table("typed_orders").sort("Id").collect()
+        ]

@@ -222,3 +222,71 @@ def test_faults_are_reported(tmp_path: Path, text: str, fault: str) -> None:
 )
 def test_exceeded_thresholds_are_named(records: int, bad: int, text: str) -> None:
     assert text == Policy("t", max_bad_rows=10, max_bad_ratio=0.2).exceeded(records, bad)
+
+
+def test_faults_of_the_catalogue_are_reported_with_those_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(
+            tmp_path,
+            """
+            lake = "lake"
+            [register]
+            type = "unity"
+            uri = "host:8080"
+            namespace = "raw"
+            catalogue = "main"
+            [defaults]
+            registr = false
+            """,
+        )
+
+    assert [
+        "$.defaults.registr: there is no such setting; is register meant?",
+        "$.register.catalogue: there is no such setting; is catalog meant?",
+        "$.register.catalog: is missing; unity needs it",
+        "$.register.uri: 'host:8080' is not a URL such as https://host",
+    ] == [line.partition(": ")[2] for line in refused.value.errors]
+
+
+def test_tables_are_registered_unless_a_policy_says_otherwise(tmp_path: Path) -> None:
+    file = read(
+        tmp_path,
+        """
+        lake = "lake"
+        [register]
+        type = "hive"
+        uri = "thrift://metastore:9083"
+        [topics.orders]
+        [topics.pages]
+        register = false
+        """,
+    )
+
+    assert {"type": "hive", "uri": "thrift://metastore:9083"} == file.register
+    assert (True, False) == (policy(file, "orders").register, policy(file, "pages").register)
+
+
+def test_names_of_properties_may_have_dots_without_quotes(tmp_path: Path) -> None:
+    file = read(
+        tmp_path,
+        """
+        lake = "lake"
+        [spark]
+        spark.executor.memory = "4g"
+        [catalog]
+        s3.endpoint = "http://store"
+        [register]
+        type = "glue"
+        glue.region = "eu-west-1"
+        """,
+    )
+
+    assert {"spark.executor.memory": "4g"} == file.spark
+    assert {"s3.endpoint": "http://store"} == file.catalog
+    assert {"type": "glue", "glue.region": "eu-west-1"} == file.register
+
+
+@pytest.mark.parametrize("section", ["register", "catalog", "storage", "spark"])
+def test_section_that_is_a_value_is_a_fault(tmp_path: Path, section: str) -> None:
+    with pytest.raises(ConfigError, match=rf"\$\.{section}: is not a section"):
+        read(tmp_path, f'lake = "lake"\n{section} = true\n')

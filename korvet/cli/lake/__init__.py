@@ -13,6 +13,7 @@ COMMANDS = {
     "status": "Show how far topics are archived.",
     "audit": "Verify that all archived records are in the tables, and list missing ones.",
     "mirror": "Keep Iceberg tables in step with Delta tables, once or continuously.",
+    "register": "Register tables in a Hive metastore, in AWS Glue or in Unity Catalog.",
     "compact": "Compact the small files of archives into larger ones.",
     "vacuum": "Remove files that no table references.",
     "erase": "Remove all archived records with given keys permanently.",

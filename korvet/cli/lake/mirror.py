@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
-from attrs import asdict, define, field
 
 from korvet.cli.lake.options import (
     config_file,
     lake_location,
     needing_extra,
-    no_archive,
     parsed_location,
     storage_options,
 )
+from korvet.cli.lake.outcomes import Display, tables
 from korvet.cli.lake.running import ended_by_signals
 from korvet.cli.options import as_json, assignments
-from korvet.cli.output import print_json
 from korvet.cli.times import interval_s
 
 if TYPE_CHECKING:
     from korvet.lake.iceberg.rounds import Outcome
-    from korvet.lake.location import Location
 
 
 @click.command(name="mirror")
@@ -92,7 +88,7 @@ def command(
         timedelta(hours=keep_hours),
         skips_others=topics is None,
     )
-    display = Display(is_json=as_json, is_repeated=every_s is not None)
+    display = Display(summary, is_json=as_json, is_repeated=every_s is not None)
     if rebuild:
         display.show(rounds.round(rebuilds=True))
     else:
@@ -100,49 +96,6 @@ def command(
             rounds.run(every_s, display.show)
     if display.failed:
         raise SystemExit(1)
-
-
-def tables(location: Location, names: str | None) -> list[str]:
-    """Return the comma-separated names, or those of all Delta tables. Raises LakeError, and NoTable without any."""
-    from korvet.lake.listing import tables_in
-
-    if names is not None:
-        return [name for name in names.split(",") if name]
-    found = tables_in(location)
-    if not found:
-        raise no_archive(location)
-    return found
-
-
-@define
-class Display:
-    """Prints what rounds did: the first one whole, later ones only if a table changed or has another error."""
-
-    is_json: bool
-    is_repeated: bool
-    failed: dict[str, str] = field(factory=dict)  # the errors of the last round
-    _is_first: bool = True
-
-    def show(self, outcomes: Mapping[str, Outcome]) -> None:
-        before, self.failed = (
-            self.failed,
-            {topic: each.error for topic, each in outcomes.items() if each.error},
-        )
-        changed = {
-            topic: each
-            for topic, each in outcomes.items()
-            if self._is_first
-            or (each.error != before.get(topic) if each.error else each.change != "up to date")
-        }
-        self._is_first = False
-        if self.is_json and (changed or not self.is_repeated):
-            print_json({topic: asdict(each) for topic, each in changed.items()})
-            return
-        for topic, each in changed.items():
-            if each.error:
-                click.echo(f"korvet: {topic}: {each.error}", err=True)
-            else:
-                click.echo(f"{topic}: {summary(each)}")
 
 
 def summary(outcome: Outcome) -> str:

@@ -151,7 +151,7 @@ def locations(file: LakeFile) -> tuple[Location, Location]:
 def places_of(file: LakeFile, lake: Location, typed: Location, workers: SparkWorkers) -> Places:
     """Return the locations, and the means of the tables' work."""
     from korvet.pipeline.decoding.distributing import OnWorkers
-    from korvet.pipeline.run.mirrors import CatalogueMirrors
+    from korvet.pipeline.run.mirrors import CatalogueMirrors, registration
     from korvet.pipeline.run.tables import Places
 
     return Places(
@@ -160,6 +160,8 @@ def places_of(file: LakeFile, lake: Location, typed: Location, workers: SparkWor
         OnWorkers(workers),
         CatalogueMirrors.of(file.catalog, lake, is_typed=False),
         CatalogueMirrors.of(file.catalog, typed, is_typed=True),
+        registration(file.register, lake, is_typed=False),
+        registration(file.register, typed, is_typed=True),
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import load_catalog
 
-from korvet.lake.errors import LakeError
+from korvet.lake.errors import LakeError, described
 from korvet.lake.iceberg.path_catalog import PathCatalog
 from korvet.lake.location import Location
 from korvet.lake.mirrored import FOLDER
@@ -37,9 +37,3 @@ def open_catalogue(lake: Location, name: str | None, properties: Mapping[str, st
 def store_properties(lake: Location) -> dict[str, Any]:
     """Return PyIceberg's properties for the store of a lake."""
     return {} if lake.is_local else lake.store.iceberg_properties(lake.url)
-
-
-def described(error: Exception) -> str:
-    """Return an error of a catalogue in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

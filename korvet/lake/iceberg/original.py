@@ -33,6 +33,7 @@ from korvet.lake.iceberg.table_schema import SCHEMA, SPEC
 from korvet.lake.location import Location
 from korvet.lake.store_errors import store_errors
 from korvet.lake.table import ARCHIVE, FORMAT_VERSION, KIND, VERSION
+from korvet.lake.table_features import has_column_mapping, has_deletion_vectors
 
 EPOCH = date(1970, 1, 1)
 #: Names of Iceberg's metadata columns. Spark opens no table that has a column of such a name.
@@ -70,6 +71,11 @@ class Original:
         if not number.isdecimal() or int(number) > FORMAT_VERSION:
             raise NewerFormat(
                 f"{location} has format version {number}; this korvet reads up to {FORMAT_VERSION}. Update korvet."
+            )
+        if has_deletion_vectors(delta) or has_column_mapping(delta):
+            raise NotMirrored(
+                f"{location} has deletion vectors or renamed columns, which another writer made; "
+                "Iceberg would not know of them."
             )
         return cls(location, name, delta)
 

@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from attrs import define, field, frozen
 
-from korvet.lake.errors import CommitConflict, LakeError, Unreachable, WrongTable
-from korvet.lake.iceberg.catalogs import described
+from korvet.lake.errors import CommitConflict, LakeError, Unreachable, WrongTable, described
 from korvet.lake.iceberg.mirror import CatalogueRefused, Change, Mirror
 from korvet.lake.iceberg.original import Original
 from korvet.lake.iceberg.upkeep import expire, remove_orphans

@@ -8,8 +8,8 @@ from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import CommitFailedError
 
 from korvet.lake.errors import CommitConflict
-from korvet.lake.replacing import refuse_deletion_vectors
 from korvet.lake.store_errors import first_line, store_errors
+from korvet.lake.table_features import refuse_other_features
 from korvet.pipeline.decoding.columns import TIMESTAMP
 from korvet.pipeline.decoding.tables import DLQ, TYPED, DecodedTable
 
@@ -24,7 +24,7 @@ def drop_before(table: DecodedTable, cutoff_ms: int) -> DecodedTable:
     """
     if cutoff_ms <= 0:
         return table
-    refuse_deletion_vectors(table.location, table.delta)
+    refuse_other_features(table.location, table.delta)
     cutoff_s = cutoff_ms // 1000
     cutoff = datetime.fromtimestamp(cutoff_s, UTC).isoformat()
     predicate = f"\"{TIMES[table.kind]}\" < arrow_cast('{cutoff}', 'Timestamp(Microsecond, Some(\"UTC\"))')"

@@ -23,7 +23,6 @@ from korvet.lake.errors import DamagedFile
 from korvet.lake.file_reading import damage, opened
 from korvet.lake.location import sync
 from korvet.lake.replacing import swap
-from korvet.lake.retrying import retried
 from korvet.pipeline.decoding.decoded_files import PartWriter
 from korvet.pipeline.decoding.tables import DecodedFile, DecodedTable, Part
 
@@ -92,7 +91,7 @@ class DecodedJoins(Joins[DecodedTable, FileGroup, JoinedFile]):
     def joined(self, table: DecodedTable, group: FileGroup) -> JoinedFile:
         """Implement `Joins`."""
         self.on_step("join")
-        return JoinedFile(group, (retried(lambda: _joined(table, group)),))
+        return JoinedFile(group, (_joined(table, group),))
 
     def replaced(self, several: Sequence[JoinedFile]) -> DecodedTable:
         """Implement `Joins`."""

@@ -16,8 +16,9 @@ import pyarrow as pa
 from attrs import define, evolve, field
 
 from korvet.lake.errors import CommitConflict, LakeError
-from korvet.lake.replacing import refuse_deletion_vectors, swap
+from korvet.lake.replacing import swap
 from korvet.lake.schema import FILE_SCHEMA
+from korvet.lake.table_features import refuse_other_features
 from korvet.pipeline.decoding import schemas
 from korvet.pipeline.decoding.columns import RESERVED
 from korvet.pipeline.decoding.decoded_files import PartWriter
@@ -94,7 +95,7 @@ def _redrive_files(decoding: Decoding, paths: set[str], done: Redriven) -> None:
     files = [] if dlq is None else [file for file in dlq.files if file.path in paths]
     if dlq is None or typed is None or not files:
         return
-    refuse_deletion_vectors(dlq.location, dlq.delta)
+    refuse_other_features(dlq.location, dlq.delta)
     rows = _rows(dlq, files)
     there, reached = _in_typed(typed, rows), _reached(typed, rows)
     again = rows.filter(pa.array(reached & ~there)).select(FILE_SCHEMA.names).combine_chunks()

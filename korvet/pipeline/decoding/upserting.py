@@ -24,6 +24,7 @@ from korvet.lake.errors import CommitConflict
 from korvet.lake.location import Location
 from korvet.lake.snapshots import committing
 from korvet.lake.store_errors import store_errors
+from korvet.lake.table_features import refuse_column_mapping
 from korvet.pipeline.decoding.columns import DELETED, KEY, OFFSET, PARTITION, TIMESTAMP
 from korvet.pipeline.decoding.confluent import HEADER_BYTES
 from korvet.pipeline.decoding.tables import DecodedTable, Part, Span, commit_info
@@ -70,6 +71,7 @@ def merge(
     rows = latest(staged(table.location, parts), has_framed_keys=has_framed_keys) if parts else None
     if rows is None or not rows.num_rows:
         return table.commit(spans, ())
+    refuse_column_mapping(table.location, table.delta)
     # No retry on top of other writers' commits: deltalake does not detect every conflict.
     properties, commit_id = committing(commit_info(spans), table.next_numbers(spans), 0)
     values = {quoted(name): f"s.{quoted(name)}" for name in rows.column_names if name != DELETED}

@@ -1,4 +1,4 @@
-"""Mirrors of a run's tables, in a catalogue that is opened when the first table needs it."""
+"""The mirrors and registrations of a run's tables. A catalogue is opened when the first table needs it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from attrs import define, field, frozen
 
 from korvet.lake.errors import InvalidLocation, LakeError
 from korvet.lake.location import Location
+from korvet.lake.registration.rounds import Rounds as Registration
+from korvet.lake.registration.target import Target
+from korvet.pipeline.run.policy import NAMESPACE, NAMESPACES, TYPED_NAMESPACE
 
 if TYPE_CHECKING:
     from korvet.lake.iceberg.rounds import Rounds
     from korvet.pipeline.run.tables import MirrorOutcome
 
-# Names in [catalog] that are not for PyIceberg.
-NAME, NAMESPACE, TYPED_NAMESPACE = "name", "namespace", "typed_namespace"
-OURS = (NAME, NAMESPACE, TYPED_NAMESPACE)
+# The names of namespaces, unless a section has others.
+KORVET, TYPED = "korvet", "typed"
+# A name in [catalog] that is not for PyIceberg.
+NAME = "name"
 KEEP = timedelta(hours=24)
 
 
@@ -43,9 +47,8 @@ class CatalogueMirrors:
     @classmethod
     def of(cls, catalog: Mapping[str, str], lake: Location, *, is_typed: bool) -> Self:
         """Return the mirrors for the section [catalog]."""
-        properties = {name: value for name, value in catalog.items() if name not in OURS}
-        namespace = catalog.get(TYPED_NAMESPACE, "typed") if is_typed else catalog.get(NAMESPACE, "korvet")
-        return cls(lake, catalog.get(NAME), properties, namespace)
+        properties = {name: value for name, value in catalog.items() if name not in (NAME, *NAMESPACES)}
+        return cls(lake, catalog.get(NAME), properties, _namespace(catalog, is_typed=is_typed))
 
     def one(self, topic: str) -> MirrorOutcome | None:
         """Mirror a table once. Return None if it is left out."""
@@ -69,3 +72,15 @@ class CatalogueMirrors:
 
         mirror = Mirror(open_catalogue(self.lake, self.name, self.properties), self.namespace)
         return Rounds(mirror, self.lake, tuple, KEEP)
+
+
+def registration(given: Mapping[str, str], lake: Location, *, is_typed: bool) -> Registration | None:
+    """Return the registration of tables for the section [register], None without one. Raises InvalidTarget."""
+    if not given:
+        return None
+    target = Target.of({name: text for name, text in given.items() if name not in NAMESPACES})
+    return Registration(target, _namespace(given, is_typed=is_typed), lake)
+
+
+def _namespace(section: Mapping[str, str], *, is_typed: bool) -> str:
+    return section.get(TYPED_NAMESPACE, TYPED) if is_typed else section.get(NAMESPACE, KORVET)

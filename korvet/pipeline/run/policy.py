@@ -32,6 +32,7 @@ from cattrs.errors import ClassValidationError
 
 from korvet.config import ConfigError
 from korvet.config.units import duration_ms, size_bytes
+from korvet.lake.registration.target import faults as faults_of_target
 from korvet.pipeline.archive_plan import NAME
 from korvet.pipeline.decoding.specification import (
     CONVERTER,
@@ -49,6 +50,9 @@ DecodeSettings = NewType("DecodeSettings", dict[str, Any])
 
 FOREVER = "forever"
 NO_DECODE = "none"
+# Settings in [catalog] and [register] that are not the catalogue's own.
+NAMESPACE, TYPED_NAMESPACE = "namespace", "typed_namespace"
+NAMESPACES = (NAMESPACE, TYPED_NAMESPACE)
 LEAST_LAG_S = 0.1
 # Readers may still use files that a table no longer references, and an archiver may still commit new ones.
 LEAST_KEPT_S = 24 * 3600.0
@@ -66,6 +70,7 @@ class Settings:
     decode: DecodeSettings | None = None
     on_error: OnError | None = None
     iceberg: bool | None = None
+    register: bool | None = None
     join: bool | None = None
     keep_files: Seconds | None = None
     max_bad_rows: int | None = None
@@ -107,6 +112,8 @@ class Policy:
     #: Settings of the typed table; None: the topic is only archived.
     decode: Specification | None = None
     iceberg: bool = False
+    #: Register the tables in the catalogue of [register], if there is one.
+    register: bool = True
     join: bool = True
     #: Age at which a vacuum removes files that no table references.
     keep_files_s: float = 7 * 24 * 3600.0
@@ -134,6 +141,7 @@ class LakeFile:
     storage: dict[str, str] = field(factory=dict)
     spark: dict[str, str] = field(factory=dict)
     catalog: dict[str, str] = field(factory=dict)
+    register: dict[str, str] = field(factory=dict)
     defaults: Settings = field(factory=Settings)
     sections: dict[str, Settings] = field(factory=dict)
     #: The folder to which paths in the file are relative.
@@ -177,6 +185,7 @@ def policy_of(topic: str, settings: Settings, folder: Path) -> Policy:
         "retain_s": settings.retain,
         "retain_typed_s": settings.retain_typed,
         "iceberg": settings.iceberg,
+        "register": settings.register,
         "join": settings.join,
         "keep_files_s": settings.keep_files,
         "max_bad_rows": settings.max_bad_rows,
@@ -191,6 +200,8 @@ def policy_of(topic: str, settings: Settings, folder: Path) -> Policy:
     return Policy(topic, decode=decode, **{name: each for name, each in values.items() if each is not None})
 
 
+#: The sections of properties of stores, of Spark and of catalogues, whose names have dots.
+PROPERTIES = {"storage", "spark", "catalog", "register"}
 FILE_KEYS = {one.name for one in attrs.fields(LakeFile)} - {"sections", "folder"} | {"topics"}
 
 
@@ -232,6 +243,8 @@ def read_lake_file(path: Path) -> LakeFile:
     sections = _tables(f"{path}: $.topics", values.pop("topics", {}), faults)
     known = {name: value for name, value in values.items() if name in FILE_KEYS}
     defaults = _settings(f"{path}: $.defaults", known.pop("defaults", {}), faults)
+    for name in PROPERTIES & known.keys():
+        known[name] = dict(_flat(_tables(f"{path}: $.{name}", known[name], faults)))
     topics = {}
     for name, section in sections.items():
         where = f'{path}: $.topics."{name}"'
@@ -246,6 +259,7 @@ def read_lake_file(path: Path) -> LakeFile:
     except ClassValidationError as error:
         raise ConfigError([*faults, *described(error, f"{path}: $")]) from None
     made = evolve(made, defaults=defaults, sections=topics, folder=path.parent)
+    faults += [f"{path}: $.register.{name}: {reason}" for name, reason in _faults_of_catalogue(made.register)]
     if not faults:
         faults += list(_faults_of_policies(made, path))
     if faults:
@@ -258,6 +272,15 @@ def _tables(where: str, value: object, faults: list[str]) -> dict[str, Any]:
         faults.append(f"{where}: is not a section")
         return {}
     return value
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of a section by their names: TOML reads a name with dots as tables inside each other."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def _settings(where: str, value: object, faults: list[str]) -> Settings:
@@ -291,6 +314,11 @@ def _faults_of_policies(made: LakeFile, path: Path) -> Iterator[str]:
             policy_of("topic", settings, made.folder)
         except ConfigError as error:
             yield from (f"{path}: $.{where}.{line}" for line in error.errors)
+
+
+def _faults_of_catalogue(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    if given:
+        yield from faults_of_target({name: text for name, text in given.items() if name not in NAMESPACES})
 
 
 # --- Structuring --------------------------------------------------------------------------------------------

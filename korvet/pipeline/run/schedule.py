@@ -106,6 +106,7 @@ class TableSchedule:
     archive: Health = field(factory=Health)
     decode: Health = field(factory=Health)
     mirror: Health = field(factory=Health)
+    register: Health = field(factory=Health)
     upkeep: Health = field(factory=Health)
     is_standby: bool = False  # another run commits to the table
     #: By table, the times of the last retention and of the last vacuum.
@@ -116,7 +117,7 @@ class TableSchedule:
 
     @property
     def healths(self) -> tuple[Health, ...]:
-        return self.archive, self.decode, self.mirror, self.upkeep
+        return self.archive, self.decode, self.mirror, self.register, self.upkeep
 
     def follow(self, policy: Policy) -> None:
         """Follow another policy. Failed work is attempted immediately."""

@@ -47,6 +47,22 @@ class Mirrors(Protocol):
         """Mirror a table once. Return None if it is left out."""
 
 
+class Registrations(Protocol):
+    """The registration of a lake's tables in a catalogue, as `korvet.lake.registration.rounds` has it."""
+
+    def one(self, table: str) -> RegistrationOutcome | None:
+        """Register a table once. Return None if it is left out."""
+
+
+class RegistrationOutcome(Protocol):
+    """The part of a registration's outcome that a run reads."""
+
+    @property
+    def error(self) -> str | None: ...
+    @property
+    def may_pass(self) -> bool: ...
+
+
 class MirrorOutcome(Protocol):
     """The part of a mirror's outcome that a run reads."""
 
@@ -67,6 +83,8 @@ class Places:
     distribute: Distribute
     archives: Mirrors | None = None
     decoded: Mirrors | None = None
+    registered_archives: Registrations | None = None
+    registered_decoded: Registrations | None = None
     #: Catalogues of PyIceberg are not made for several threads.
     mirroring: threading.Lock = field(factory=threading.Lock)
 
@@ -109,6 +127,8 @@ class Table:
     #: One typed table, or one for each of the topic's record types.
     typed: list[TypedWork] = field(factory=list)
     _mirror_is_due: bool = True
+    #: The columns of the tables at their last registration, as Delta's JSON by location.
+    _registered: dict[str, str] = field(factory=dict)
     #: ARCHIVE, and the locations of typed and dlq tables, for those whose last vacuum was read from the log.
     _vacuums_read: set[str] = field(factory=set)
     _mirror_clear_s: float = field(factory=time.monotonic)
@@ -117,13 +137,14 @@ class Table:
         self.decoded = Progress(self.topic)
 
     def tend(self, places: Places, now: float, *, once: bool) -> None:
-        """Do the work that follows the archive: decode, drop, join, mirror, vacuum. Errors are in the schedule.
+        """Do the work that follows the archive: decode, drop, join, mirror, register, vacuum.
 
-        Raises JavaEnded.
+        Errors are in the schedule. Raises JavaEnded.
         """
         self._decode(places, now, once=once)
         self._keep(places, now)
         self._mirror(places, now)
+        self._register(places, now)
         self._vacuum(now)
 
     # --- Typed tables ---------------------------------------------------------------------------------------
@@ -283,6 +304,44 @@ class Table:
         self._mirror_is_due = False
         self._mirror_clear_s = now
         self.mirrored_version = next((each.version for each in outcomes if each is not None), None)
+
+    # --- Registration ---------------------------------------------------------------------------------------
+
+    def _register(self, places: Places, now: float) -> None:
+        """Register the tables that are new, or have other columns than at their last registration."""
+        health = self.schedule.register
+        if (
+            places.registered_archives is None
+            or places.registered_decoded is None
+            or not self.schedule.policy.register
+        ):
+            health.succeeded()
+            return
+        if self.archive is None or not health.is_ready(now):
+            return
+        error = self._registration_error(places.registered_archives, self.archive, self.topic)
+        for table in [each for one in self._decodings() for each in (one.typed, one.dlq)]:
+            if table is not None:
+                name = table.location.url.rpartition("/")[2]
+                error = self._registration_error(places.registered_decoded, table, name) or error
+        if error is None:
+            health.succeeded()
+        else:
+            health.failed(now, f"register: {error.error}", may_pass=error.may_pass)
+
+    def _registration_error(
+        self, registrations: Registrations, table: Snapshot, name: str
+    ) -> RegistrationOutcome | None:
+        """Register a table if it is due. Return the outcome if it is an error."""
+        columns = table.delta.schema().to_json()
+        key = str(table.location)
+        if self._registered.get(key) == columns:
+            return None
+        outcome = registrations.one(name)
+        if outcome is not None and outcome.error:
+            return outcome
+        self._registered[key] = columns
+        return None
 
     # --- Vacuum ---------------------------------------------------------------------------------------------
 
