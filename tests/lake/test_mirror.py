@@ -481,7 +481,7 @@ def test_fault_of_one_table_leaves_the_others_alone(tmp_path: Path) -> None:
     sql = catalogue(tmp_path, "sql")
     sql.create_namespace("korvet")
     sql.create_table(("korvet", "a"), pa.schema([("a", pa.int64())]))
-    rounds = Rounds(Mirror(sql, "korvet"), lake(tmp_path), lambda: ["a", "b", "c"], timedelta(days=1))
+    rounds = Rounds(Mirror(sql, "korvet"), lake(tmp_path), timedelta(days=1), tables=lambda: ["a", "b", "c"])
 
     outcomes = rounds.round()
 

@@ -182,7 +182,9 @@ def test_delta_tables_of_others_are_reported_only_by_name(tmp_path: Path) -> Non
 
     def rounds(*, skips_others: bool) -> Rounds:
         names = ["foreign", TOPIC]
-        return Rounds(mirror(tmp_path), place, lambda: names, timedelta(days=1), skips_others=skips_others)
+        return Rounds(
+            mirror(tmp_path), place, timedelta(days=1), tables=lambda: names, skips_others=skips_others
+        )
 
     assert [TOPIC] == list(rounds(skips_others=True).round())
     outcome = rounds(skips_others=False).round()["foreign"]

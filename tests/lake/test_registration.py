@@ -127,7 +127,7 @@ def test_archive_and_dlq_table_are_registered_by_names_that_catalogues_accept(
     at = lake(tmp_path)
     LakeTable.open_or_create(at, "Orders.eu-1", TOPIC_ID)
     write_deltalake(f"{at.path}/foreign", pa.table({"id": [1]}))
-    done = Rounds(target, namespace, at, lambda: ["Orders.eu-1", "foreign"], skips_others=True).round()
+    done = Rounds(target, namespace, at, tables=lambda: ["Orders.eu-1", "foreign"], skips_others=True).round()
 
     assert {"Orders.eu-1": Outcome(f"{namespace}.orders_eu_1", Change.REGISTERED)} == done
     assert "orders_dlq" == catalogue_name("orders~dlq")

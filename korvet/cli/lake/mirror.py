@@ -15,8 +15,7 @@ from korvet.cli.lake.options import (
     parsed_location,
     storage_options,
 )
-from korvet.cli.lake.outcomes import Display, tables
-from korvet.cli.lake.running import ended_by_signals
+from korvet.cli.lake.outcomes import run_and_print, tables
 from korvet.cli.options import as_json, assignments
 from korvet.cli.times import interval_s
 
@@ -84,18 +83,12 @@ def command(
     rounds = Rounds(
         mirror,
         location,
-        lambda: tables(location, topics),
         timedelta(hours=keep_hours),
+        rebuilds=rebuild,
+        tables=lambda: tables(location, topics),
         skips_others=topics is None,
     )
-    display = Display(summary, is_json=as_json, is_repeated=every_s is not None)
-    if rebuild:
-        display.show(rounds.round(rebuilds=True))
-    else:
-        with ended_by_signals(rounds):
-            rounds.run(every_s, display.show)
-    if display.failed:
-        raise SystemExit(1)
+    run_and_print(rounds, every_s, summary, is_json=as_json)
 
 
 def summary(outcome: Outcome) -> str:

@@ -1,4 +1,4 @@
-"""Print what rounds over the tables of a lake did: those of `korvet lake mirror` and `korvet lake register`."""
+"""Run rounds over the tables of a lake, and print what they did: `korvet lake mirror` and `korvet lake register`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import click
 from attrs import asdict, define, field
 
 from korvet.cli.lake.options import no_archive
+from korvet.cli.lake.running import ended_by_signals
 from korvet.cli.output import print_json
 
 if TYPE_CHECKING:
     from attrs import AttrsInstance
 
     from korvet.lake.location import Location
+    from korvet.lake.table_rounds import TableRounds
 
     class Outcome(AttrsInstance, Protocol):
         """The change that a round made to a table, or its error."""
@@ -35,6 +37,17 @@ def tables(location: Location, names: str | None) -> list[str]:
     if not found:
         raise no_archive(location)
     return found
+
+
+def run_and_print(
+    rounds: TableRounds[Any], every_s: float | None, summary: Callable[[Any], str], *, is_json: bool
+) -> None:
+    """Run rounds, and print what they did. Exit with 1 if a table failed in the last one."""
+    display = Display(summary, is_json=is_json, is_repeated=every_s is not None)
+    with ended_by_signals(rounds):
+        rounds.run(every_s, display.show)
+    if display.failed:
+        raise SystemExit(1)
 
 
 @define

@@ -14,8 +14,7 @@ from korvet.cli.lake.options import (
     parsed_location,
     storage_options,
 )
-from korvet.cli.lake.outcomes import Display, tables
-from korvet.cli.lake.running import ended_by_signals
+from korvet.cli.lake.outcomes import run_and_print, tables
 from korvet.cli.options import as_json, assignments
 from korvet.cli.times import interval_s
 
@@ -65,13 +64,9 @@ def command(
         raise click.BadParameter(str(error), param_hint="--catalog-option") from None
     logging.basicConfig(format="korvet: %(message)s")
     rounds = Rounds(
-        target, namespace, location, lambda: tables(location, topics), skips_others=topics is None
+        target, namespace, location, tables=lambda: tables(location, topics), skips_others=topics is None
     )
-    display = Display(summary, is_json=as_json, is_repeated=every_s is not None)
-    with ended_by_signals(rounds):
-        rounds.run(every_s, display.show)
-    if display.failed:
-        raise SystemExit(1)
+    run_and_print(rounds, every_s, summary, is_json=as_json)
 
 
 def summary(outcome: Outcome) -> str:

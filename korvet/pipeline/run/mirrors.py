@@ -71,7 +71,7 @@ class CatalogueMirrors:
         from korvet.lake.iceberg.rounds import Rounds  # noqa: PLC0415
 
         mirror = Mirror(open_catalogue(self.lake, self.name, self.properties), self.namespace)
-        return Rounds(mirror, self.lake, tuple, KEEP)
+        return Rounds(mirror, self.lake, KEEP)
 
 
 def registration(given: Mapping[str, str], lake: Location, *, is_typed: bool) -> Registration | None:
