@@ -132,6 +132,7 @@ def own_fields(specification: Specification) -> list[pa.Field]:
 class Opened:
     """Rows read from values; None for tombstones and bad values."""
 
+    values: Sequence[bytes | None]  # as archived
     rows: list[Row | None]
     operations: list[str | None]  # of Debezium's envelopes
     faults: Faults = field(factory=Faults)
@@ -162,21 +163,19 @@ def open_values(decoder: Decoder, archived: pa.Table) -> Opened:
     """Read and reshape the values of rows of an archive, before they are fitted to columns."""
     specification = decoder.specification
     faults = Faults()
-    values = archived.column("value").to_pylist()
+    values = framed = archived.column("value").to_pylist()
     if specification.framing == "confluent":
         has_indexes = specification.format == "protobuf"
         headers = archived.column("headers")
-        values = with_ids_of_headers(values, headers, VALUE_HEADER, faults, has_indexes=has_indexes)
-    strangers = decoder.selection.strangers(values, faults) if decoder.selection is not None else set()
-    rows = decoder.values.objects(
-        [None if number in strangers else value for number, value in enumerate(values)]
-        if strangers
-        else values,
-        faults,
-    )
+        framed = with_ids_of_headers(values, headers, VALUE_HEADER, faults, has_indexes=has_indexes)
+    strangers = decoder.selection.strangers(framed, faults) if decoder.selection is not None else set()
+    if strangers:
+        framed = [None if number in strangers else value for number, value in enumerate(framed)]
+    rows = decoder.values.objects(framed, faults)
     operations: list[str | None] = [None] * len(rows)
+    opened = Opened(values, rows, operations, faults, strangers)
     if not (specification.unwrap or specification.rename or specification.flatten):
-        return Opened(rows, operations, faults, strangers)
+        return opened
     maps = frozenset(field_name(one.name) for one in decoder.fields if pa.types.is_map(one.type))
     for number, row in enumerate(rows):
         if row is None:
@@ -186,7 +185,7 @@ def open_values(decoder: Decoder, archived: pa.Table) -> Opened:
         except Unfit as fault:
             faults.add(number, "$", str(fault))
             rows[number] = None
-    return Opened(rows, operations, faults, strangers)
+    return opened
 
 
 def reshape(row: Row, specification: Specification, maps: Collection[str]) -> tuple[Row | None, str | None]:
@@ -216,9 +215,8 @@ def decode(decoder: Decoder, archived: pa.Table, known_bad: Collection[tuple[int
 
     Those rows are in neither result. Raises RegistryError.
     """
-    values = archived.column("value").to_pylist()
     opened = open_values(decoder, archived)
-    faults = opened.faults
+    values, faults = opened.values, opened.faults
     arrays = fitted(decoder, opened)
     specification = decoder.specification
     if specification.upsert:
