@@ -11,14 +11,16 @@ import json
 from collections import OrderedDict
 from functools import lru_cache
 from importlib import import_module
-from typing import Any
-from uuid import UUID
+from typing import TYPE_CHECKING, Any
 
 import trio
 from attrs import define, field
 
 from korvet.web.options import PageRefused
 from korvet.web.values import Shown, Undecodable, shown
+
+if TYPE_CHECKING:
+    from korvet.pipeline.decoding.confluent import SchemaId
 
 MODULES = (
     "grpc_tools",
@@ -27,7 +29,6 @@ MODULES = (
     "korvet.pipeline.decoding.protobuf_schemas",
 )
 THREADS = 2
-SchemaId = int | UUID
 MAX_BYTES = 1024 * 1024
 # A registry that does not answer is not asked again for this time, and nor is an unknown schema.
 PAUSE_S = 10.0
