@@ -22,7 +22,6 @@ from korvet.lake.location import Location
 from korvet.lake.table import LakeTable
 from korvet.pipeline.replay import ORIGIN, Replay, Selection, Target, replay_partition
 from korvet.pipeline.replay_workers import replay_all
-from tests.clients.interface import eventually
 from tests.pipeline.archiving import archived
 from tests.pipeline.support import Cluster
 
@@ -172,14 +171,23 @@ def test_killed_replay_resumes_without_duplicates(
 
 
 def test_transactional_run_goes_on_where_another_one_ended(
-    memory: Cluster, topic: str, tmp_path: Path
+    memory: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replay = evolve(prepared(memory, topic, tmp_path), transactional=True)
     selection = everything(replay, 0)
+    has_committed, may_go_on = threading.Event(), threading.Event()
+
+    async def wait_between_transactions(self: Target, _began: float) -> None:
+        if self.replay.rate:
+            has_committed.set()
+            await trio.to_thread.run_sync(may_go_on.wait)
+
+    monkeypatch.setattr(Target, "_keep_to_rate", wait_between_transactions)
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(replay_partition, evolve(replay, rate=20.0), 0, selection)
-        eventually(lambda: bool(records_of(memory, replay.target)), True)
+        has_committed.wait()
         rest = replay_partition(replay, 0, selection)
+        may_go_on.set()
 
     assert rest.error == ""
     assert "A newer producer with the same transactional id has taken over." in slow.result().error
