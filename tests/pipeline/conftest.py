@@ -1,14 +1,17 @@
-"""Brokers that the pipeline's tests read from, and the one Spark session of a run."""
+"""Brokers that the pipeline's tests read from, lakes, schema registries, and the one Spark session of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from korvet.pipeline.session import spark_session
+from tests.pipeline.decoding import Lake
+from tests.pipeline.registries import FakeRegistry, registry
 from tests.pipeline.support import Cluster
 from tests.processes import KorvetProcess
 from tests.servers import VALKEY, start_server
@@ -64,6 +67,19 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
 def topic() -> str:
     """A topic name that no other test uses."""
     return f"topic-{next(NUMBERS)}"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """An archive of the topic `orders`, which is empty, and a place for the tables decoded from it."""
+    return Lake(tmp_path)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeRegistry]:
+    """A schema registry without schemas."""
+    with registry() as one:
+        yield one
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,7 @@ import datetime as dt
 import io
 import json
 import uuid
-from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -20,20 +18,9 @@ from korvet.pipeline.decoding.avro_values import AvroValues, avro_fields
 from korvet.pipeline.decoding.leaves import Faults, SchemaFault
 from korvet.pipeline.decoding.registry import RegistryError
 from tests.pipeline.decoding import Lake
-from tests.pipeline.registries import FakeRegistry, framed, registry
+from tests.pipeline.registries import FakeRegistry, framed
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeRegistry]:
-    with registry() as one:
-        yield one
 
 
 def record(*fields: tuple[str, Any], name: str = "Order") -> str:

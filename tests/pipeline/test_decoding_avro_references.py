@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,7 @@ from korvet.pipeline.decoding.avro_references import whole_schema
 from korvet.pipeline.decoding.leaves import SchemaFault
 from korvet.pipeline.decoding.registry import Registry, Schema
 from tests.pipeline.decoding import Lake
-from tests.pipeline.registries import FakeRegistry, framed, registry
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeRegistry]:
-    with registry() as one:
-        yield one
-
+from tests.pipeline.registries import FakeRegistry, framed
 
 CURRENCY = {"type": "enum", "name": "Currency", "namespace": "shop.base", "symbols": ["EUR", "USD"]}
 MONEY = {

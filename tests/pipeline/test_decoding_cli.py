@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 import pytest
 
@@ -13,11 +11,6 @@ from korvet.pipeline.decoding.job import DecodeJob, Progress
 from tests.pipeline.decoding import Lake
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
 
 
 def decode(lake: Lake, *arguments: str, to: str | None = None) -> int:

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from tests.pipeline.confluent_serializers import Serializers
 from tests.pipeline.decoding import Lake
-from tests.pipeline.registries import FakeRegistry, guid, registry
+from tests.pipeline.registries import FakeRegistry, guid
 
 AVRO = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]})
 JSON = json.dumps({"title": "Order", "type": "object", "properties": {"id": {"type": "integer"}}})
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeRegistry]:
-    with registry() as one:
-        yield one
 
 
 @pytest.mark.parametrize("form", ["avro", "json-schema", "json"])

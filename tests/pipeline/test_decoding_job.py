@@ -24,11 +24,6 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
-
-
 def test_failing_topic_does_not_stop_other_topics(lake: Lake) -> None:
     pages, orders = Lake(lake.folder, "pages"), lake
     pages.archive([{"p": 1}, {"p": "x"}, {"p": 2}])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,21 +15,10 @@ from korvet.pipeline.decoding.leaves import SchemaFault
 from korvet.pipeline.decoding.schemas import ddl
 from tests.pipeline.confluent_serializers import Serializers
 from tests.pipeline.decoding import Lake
-from tests.pipeline.registries import FakeRegistry, framed, registry
+from tests.pipeline.registries import FakeRegistry, framed
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 DRAFT_2020 = "https://json-schema.org/draft/2020-12/schema"
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeRegistry]:
-    with registry() as one:
-        yield one
 
 
 def schema(properties: dict[str, Any], **others: Any) -> str:

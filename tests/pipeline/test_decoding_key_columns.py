@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,24 +14,13 @@ from korvet.pipeline.decoding.leaves import SchemaFault
 from korvet.pipeline.decoding.protobuf_schemas import compiled, message_type
 from tests.pipeline.confluent_serializers import Serializers
 from tests.pipeline.decoding import Lake
-from tests.pipeline.registries import FakeRegistry, framed, registry
+from tests.pipeline.registries import FakeRegistry, framed
 
 CUSTOMER = {
     "type": "record",
     "name": "Customer",
     "fields": [{"name": "region", "type": "string"}, {"name": "id", "type": "long"}],
 }
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeRegistry]:
-    with registry() as one:
-        yield one
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from korvet.pipeline.decoding.leaves import SchemaFault
 from korvet.pipeline.decoding.protobuf_schemas import compiled, message_type
 from tests.pipeline.confluent_serializers import Serializers
 from tests.pipeline.decoding import Lake
-from tests.pipeline.registries import FakeRegistry, framed, registry
+from tests.pipeline.registries import FakeRegistry, framed
 
 pytestmark = pytest.mark.slow
 
@@ -43,17 +42,6 @@ message Order {
   Line first = 13;
 }
 """
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeRegistry]:
-    with registry() as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

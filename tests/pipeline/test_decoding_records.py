@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,24 +29,13 @@ from tests.lake.iceberg_reading import newest_metadata, reading
 from tests.pipeline.confluent_serializers import Serializers
 from tests.pipeline.decoding import Lake
 from tests.pipeline.lake_runs import run_once, written
-from tests.pipeline.registries import FakeRegistry, framed, registry
+from tests.pipeline.registries import FakeRegistry, framed
 from tests.pipeline.support import Cluster
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([__name__])
 RECORDS = ["shop.Order", "shop.Payment"]
 BY_RECORD = {"subject_strategy": "RecordNameStrategy", "records": RECORDS}
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeRegistry]:
-    with registry() as one:
-        yield one
 
 
 def avro(name: str, *fields: tuple[str, Any]) -> str:

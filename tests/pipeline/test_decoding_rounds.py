@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -20,11 +19,6 @@ from korvet.pipeline.decoding.rounds import BadRow, Decoding
 from tests.pipeline.decoding import TOPIC_ID, Lake
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
 
 
 class Killed(Exception):  # noqa: N818  it happened

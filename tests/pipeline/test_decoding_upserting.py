@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,11 +13,6 @@ from tests.pipeline.decoding import START_MS, TOPIC_ID, Lake
 from tests.pipeline.test_decoding_rounds import kill_at
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
 
 
 def by_key(lake: Lake, *columns: str) -> dict[str, Any]:

@@ -48,11 +48,6 @@ PROCESSES.set_forkserver_preload([__name__])
 MB = 1_000_000
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
-
-
 def typed(lake: Lake, name: str = "orders") -> DecodedTable:
     return DecodedTable.found(lake.location("typed").child(name))
 
