@@ -53,6 +53,11 @@ damage
 limits
 costs
 deployment
+pipeline
+spark
+archives
+typed-tables
+iceberg
 *
 /examples/backend/README
 /CHANGELOG

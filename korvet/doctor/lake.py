@@ -26,5 +26,5 @@ def probe(url: str) -> Finding:
     try:
         refuse_unsafe_store(Location.parse(url))
     except LakeError as refusal:
-        return error("lake", str(refusal), "see docs/pipeline.md for the stores that work")
+        return error("lake", str(refusal), "see docs/archives.md for the stores that work")
     return ok("lake", f"{without_password(url)} accepts one of several simultaneous commits")
