@@ -348,6 +348,28 @@ def test_upsert_compares_keys_of_several_schema_ids(lake: Lake, fake: FakeRegist
     assert 3 == len(lake.rows())
 
 
+def test_tombstone_deletes_the_row_with_the_columns_of_its_avro_key(lake: Lake, fake: FakeRegistry) -> None:
+    key, value = (
+        record(("id", "int"), ("region", "string"), name="Key"),
+        record(("region", "string"), ("id", "long"), ("a", "int")),
+    )
+    number, of_key = fake.register("orders-value", value), fake.register("orders-key", key)
+    rows = [{"region": "eu", "id": 1, "a": 1}, {"region": "us", "id": 1, "a": 2}]
+    lake.archive(
+        [*(framed(number, written(value, row)) for row in rows), None, None],
+        keys=[
+            None,
+            None,
+            framed(of_key, written(key, {"id": 1, "region": "eu"})),
+            b'{"id": 1, "region": "us"}',
+        ],
+    )
+    lake.decode(format="avro", registry=fake.url, upsert=True, key=["region", "id"])
+
+    assert [("us", 1, 2)] == lake.values("region", "id", "a")
+    assert [3] == [*lake.bad()]
+
+
 def test_keys_are_bytes_if_the_registry_has_no_schema_for_them(lake: Lake, fake: FakeRegistry) -> None:
     value = record(("a", "int"))
     number = fake.register("orders-value", value)

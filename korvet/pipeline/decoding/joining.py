@@ -10,7 +10,7 @@ meanwhile; a merge (upsert) or an erasure of the same files makes one of the two
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,13 +110,25 @@ def _joined(table: DecodedTable, group: FileGroup) -> Part:
     """Write a group's file. Raises DamagedFile, Unreachable, and FileNotFoundError if a vacuum removed an input."""
     filesystem = table.location.filesystem()
     schema = file_schema(table)
-    first = group.files[0]
+    rows = (rows for file in group.files for rows in conformed_rows(table, file, schema, filesystem))
+    part = written_instead(table, group.files, rows)
+    if part is None:
+        raise DamagedFile(f"{table.location}/{group.files[0].path} and the files after it have no rows.")
+    return part
+
+
+def written_instead(
+    table: DecodedTable, files: Sequence[DecodedFile], rows: Iterable[pa.Table]
+) -> Part | None:
+    """Write rows to a file with the partition values of `files`, which they share. Return None if there are no rows."""
+    first = files[0]
     folder = first.path.rpartition("/")[0]
     # A folder with escaped characters is not needed: the log has the values of partition columns.
     with PartWriter(table.location, (), "" if "%" in folder else folder) as writer:
-        for file in group.files:
-            for rows in conformed_rows(table, file, schema, filesystem):
-                writer.write(rows)
+        for each in rows:
+            writer.write(each)
+    if not writer.parts:
+        return None
     (part,) = writer.parts
     if table.location.is_local:
         path = Path(table.location.path, part.path)
@@ -134,15 +146,18 @@ def file_schema(table: DecodedTable) -> pa.Schema:
 def conformed_rows(
     table: DecodedTable, file: DecodedFile, schema: pa.Schema, filesystem: pafs.FileSystem
 ) -> Iterator[pa.Table]:
-    """Yield the rows of each row group, with page checksums verified, in the columns of the schema.
+    """Yield the rows of each row group, with page checksums verified, in the columns of the schema, which may be a few.
 
     Raises DamagedFile, also if their number is not that of the log; AbsentFile, FileNotFoundError, Unreachable.
     """
     count = 0
     with opened(table, file, filesystem) as parquet:
+        there = parquet.schema_arrow.names
+        some = [name for name in there if name in schema.names]
         for number in range(parquet.num_row_groups):
             with damage(table, file.path):
-                rows = conformed(parquet.read_row_group(number), schema)
+                rows = parquet.read_row_group(number, some if len(some) < len(there) else None)
+                rows = conformed(rows, schema)
             count += rows.num_rows
             yield rows
     if file.count is not None and count != file.count:

@@ -21,7 +21,7 @@ from korvet.pipeline.decoding.record_keys import SINGLE, SINGLE_FORMATS, RecordK
 from korvet.pipeline.decoding.record_names import Selection
 from korvet.pipeline.decoding.registry import NotRegistered, Registry, Schema
 from korvet.pipeline.decoding.reshaping import flattened_fields, renamed_fields
-from korvet.pipeline.decoding.row_decoding import Decoder
+from korvet.pipeline.decoding.row_decoding import Decoder, JsonValues
 from korvet.pipeline.decoding.specification import DAYS, Format, Specification
 from korvet.pipeline.decoding.tables import plain
 
@@ -35,9 +35,37 @@ def decoder_of(specification: Specification) -> Decoder:
         DECODERS[specification.format](specification), record_keys=record_keys_of(specification)
     )
     refuse_unfit(made)
-    return attrs.evolve(
-        made, has_framed_keys=has_framed_keys(specification), selection=selection_of(specification)
+    return with_keys(attrs.evolve(made, selection=selection_of(specification)))
+
+
+def with_keys(decoder: Decoder) -> Decoder:
+    """Return the decoder, which can read the records' keys, as far as upsert needs them. Raises the same errors."""
+    specification = decoder.specification
+    is_framed = has_framed_keys(specification)
+    made = attrs.evolve(decoder, has_framed_keys=is_framed)
+    if not specification.key:
+        return made
+    if is_framed and specification.format != "json":
+        subject = f"{specification.topic}-key"
+        of_keys = key_decoder(specification, specification.format, None, specification.registry, subject)
+        return attrs.evolve(made, key_values=of_keys.values)
+    return attrs.evolve(made, key_values=JsonValues(getattr(decoder.values, "as_written", True), is_framed))
+
+
+def key_decoder(
+    specification: Specification, kind: Format, schema: str | None, registry: str | None, subject: str
+) -> Decoder:
+    """Return the decoder of the records' keys, as of values. Raises the errors of `decoder_of`."""
+    of_keys = Specification(
+        specification.topic,
+        format=kind,
+        schema=schema,
+        registry=registry,
+        subject=subject,
+        timestamps=specification.timestamps,
+        truncate_nanoseconds=specification.truncate_nanoseconds,
     )
+    return avro_decoder(of_keys, single=SINGLE) if kind == "avro" else DECODERS[kind](of_keys)
 
 
 def record_keys_of(specification: Specification) -> RecordKeys | None:
@@ -50,23 +78,14 @@ def record_keys_of(specification: Specification) -> RecordKeys | None:
         return RecordKeys(tuple(fields), (SINGLE,), SingleKeys(specification.key_format), Reading())
     kind = cast("Format", specification.key_format)
     registry = None if specification.key_schema else specification.registry
-    of_keys = Specification(
-        specification.topic,
-        format=kind,
-        schema=specification.key_schema,
-        registry=registry,
-        subject=specification.key_subject,
-        timestamps=specification.timestamps,
-        truncate_nanoseconds=specification.truncate_nanoseconds,
-    )
-    made = avro_decoder(of_keys, single=SINGLE) if kind == "avro" else DECODERS[kind](of_keys)
+    made = key_decoder(specification, kind, specification.key_schema, registry, specification.key_subject)
     is_single = getattr(made.values, "single", "")
     names = [prefix.rstrip("_") or SINGLE] if is_single else [f"{prefix}{one.name}" for one in made.fields]
     return RecordKeys(
         tuple(one.with_name(name) for one, name in zip(made.fields, names, strict=True)),
         tuple(one.name for one in made.fields),
         made.values,
-        of_keys.reading,
+        made.specification.reading,
         is_framed=registry is not None,
         has_indexes=kind == "protobuf",
     )
@@ -303,6 +322,16 @@ def refuse_unfit_type(kind: pa.DataType, path: str) -> None:
             refuse_unfit_type(kind.field(index).type, f"{path}.{kind.field(index).name}")
     elif kind.id not in LEAVES:
         raise SchemaFault(f"{path}: no column can be {kind}.")
+
+
+def refuse_keys(decoder: Decoder) -> None:
+    """Raise SchemaFault if the columns of `key` cannot identify rows."""
+    kinds = {one.name: one.type for one in (*decoder.fields, *decoder.key_fields)}
+    for name in decoder.specification.key:
+        if name not in kinds:
+            raise SchemaFault(f"key: there is no column {name}; there are {', '.join(kinds)}.")
+        if pa.types.is_nested(kinds[name]) or pa.types.is_floating(kinds[name]):
+            raise SchemaFault(f"key: {name} is {named(kinds[name])}, which identifies no rows.")
 
 
 def refuse_partitioning(decoder: Decoder) -> None:

@@ -39,6 +39,7 @@ Tombstones = Literal["skip", "keep"]
 Unwrap = Literal["debezium"]
 KeyFormat = Literal["string", "int", "long", "json", "json-schema", "avro", "protobuf"]
 Strategy = Literal["TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"]
+Deletes = Literal["hard", "soft"]
 
 DLQ_SUFFIX = "~dlq"
 DAYS = "days"
@@ -87,6 +88,8 @@ class Specification:
     tombstones: Tombstones = "skip"
     unwrap: Unwrap | None = None
     upsert: bool = False
+    key: tuple[str, ...] = ()  # with upsert: columns; by default, the record's key
+    deletes: Deletes = "hard"  # with upsert: remove deleted rows, or mark them
     rename: dict[str, str] = field(factory=dict)
     rename_file: str | None = None
     flatten: str | None = None  # separator of the joined names
@@ -164,6 +167,7 @@ class Specification:
         yield from self._faults_of_keys()
         if self.upsert and self.partition_by:
             yield "partition_by", "does not go with upsert: a row would have to move when its value changes"
+        yield from self._faults_of_upserts()
         if self.upsert and self.tombstones == "keep":
             yield "tombstones", "'keep' cannot be combined with upsert, in which tombstones delete rows"
         for table in (self.table, *self.records):
@@ -221,6 +225,16 @@ class Specification:
             yield "key_schema", f"key_format = {self.key_format!r} takes {what} registry"
         if not re.fullmatch(r"[A-Za-z0-9_]*", self.key_prefix):
             yield "key_prefix", f"{self.key_prefix!r} cannot begin names of columns; key_ could"
+
+    def _faults_of_upserts(self) -> Iterator[tuple[str, str]]:
+        if self.key and not self.upsert:
+            yield "key", "is for upsert"
+        if len(set(self.key)) < len(self.key):
+            yield "key", "names a column twice"
+        if self.deletes == "soft" and not self.upsert:
+            yield "deletes", "'soft' is for upsert; without it, tombstones = \"keep\" keeps deletions as rows"
+        if self.deletes == "soft" and self.records:
+            yield "deletes", "'soft' does not go with records: a tombstone does not state the type of its row"
 
     def _faults_of_schemas(self, given: list[str]) -> Iterator[tuple[str, str]]:
         if not given and not self.registry:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Self
 from uuid import UUID
 
@@ -52,6 +53,8 @@ from korvet.pipeline.decoding.statistics import Statistics
 FORMAT_VERSION = 1
 TYPED, DLQ = "typed", "dlq"
 RANGES = "korvet.ranges"
+#: The property with the columns that identify a row of an upsert table, as a JSON array.
+KEYS = "korvet.key"
 
 
 @frozen(order=True)
@@ -144,6 +147,7 @@ class DecodedTable(Snapshot):
         topic_id: UUID,
         schema: pa.Schema,
         partition_by: Sequence[str] = (),
+        more_properties: Mapping[str, str] = MappingProxyType({}),
     ) -> Self:
         """Create an empty table, or open the table that another writer just created.
 
@@ -161,6 +165,7 @@ class DecodedTable(Snapshot):
                     description=f"Topic {topic}, decoded by korvet ({kind}).",
                     configuration={
                         **properties,
+                        **more_properties,
                         "delta.checkpointInterval": CHECKPOINT_INTERVAL,
                         # By default, readers look only at the statistics of the first 32 columns.
                         "delta.dataSkippingNumIndexedCols": "-1",
@@ -183,6 +188,12 @@ class DecodedTable(Snapshot):
     def start(self, partition: int) -> int:
         """Return the offset at which a partition begins, 0 if nothing of it was decoded."""
         return self.transactions.get(f"{self.app_id}/{partition}/start", 0)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that identify a row, if the table is one for upserts; `_key` is the record's key."""
+        text = self.delta.metadata().configuration.get(KEYS)
+        return () if text is None else tuple(json.loads(text))
 
     @property
     def row_count(self) -> int:
