@@ -315,12 +315,12 @@ def test_wider_numbers_of_a_new_schema_go_on_where_they_fit(
 
     assert [(1, 0.5), (2, 1.5), (4, float("inf"))] == lake.values("n", "x")
     assert {
-        2: "$.n: 1099511627776 is out of range of int",
-        3: "$.x: 0.1 has more digits than float can hold",
+        2: "$.n: 1099511627776 is out of range of int; korvet lake widen makes the column bigint",
+        3: "$.x: 0.1 has more digits than float can hold; korvet lake widen makes the column double",
     } == lake.bad()
     assert [
         f"orders: $.{name} is {narrow} in the table and {wide} in the schema: values that fit {narrow} are written, "
-        "and others are bad rows; decode to another table for all of them"
+        f"and others are bad rows; korvet lake widen makes it {wide}"
         for name, narrow, wide in (("n", "int", "bigint"), ("x", "float", "double"))
     ] == caplog.messages
 

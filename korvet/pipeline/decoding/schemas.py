@@ -15,7 +15,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructF
 
 from korvet.lake.errors import WrongTable
 from korvet.pipeline.decoding.columns import RESERVED
-from korvet.pipeline.decoding.leaves import LEAVES, Reading, SchemaFault, named
+from korvet.pipeline.decoding.leaves import DECIMAL_DIGITS, LEAVES, Reading, SchemaFault, named
 from korvet.pipeline.decoding.names import column_name, is_fit
 from korvet.pipeline.decoding.record_keys import SINGLE, SINGLE_FORMATS, RecordKeys, SingleKeys
 from korvet.pipeline.decoding.record_names import Selection
@@ -358,8 +358,8 @@ def united(decoder: Decoder, table: Sequence[pa.Field], note: Note) -> Decoder:
     """Return the decoder for an existing table: the schema's columns, and with inference those of the table.
 
     Without inference, columns that only the table has stay null. If a schema's number type is wider or narrower than
-    the column's, the column keeps its type; `note` is called for a narrower column. Raises WrongTable for a column of
-    another type.
+    the column's, the column keeps its type until it is widened; `note` is called for a narrower column. Raises
+    WrongTable for a column of another type.
     """
     there = {one.name.lower(): one for one in table if one.name not in RESERVED}
     evolving = decoder.specification.unknown == "add" or not decoder.fields
@@ -397,10 +397,14 @@ def united_type(kind: pa.DataType, known: pa.DataType, path: str, note: Note) ->
         return pa.list_(united_type(kind.value_type, known.value_type, f"{path}[]", note))
     if are_both(kind, known, pa.types.is_signed_integer) or are_both(kind, known, pa.types.is_floating):
         if known.bit_width < kind.bit_width:
-            note(
-                f"{path} is {named(known)} in the table and {named(kind)} in the schema: values that fit "
-                f"{named(known)} are written, and others are bad rows; decode to another table for all of them"
-            )
+            note(narrower(path, known, kind, kind))
+        return known
+    if are_both(kind, known, pa.types.is_decimal):
+        scale = max(kind.scale, known.scale)
+        precision = max(kind.precision - kind.scale, known.precision - known.scale) + scale
+        if (precision, scale) != (known.precision, known.scale):
+            wide = pa.decimal128(precision, scale) if precision <= DECIMAL_DIGITS else None
+            note(narrower(path, known, kind, wide))
         return known
     if plain_nullable(kind) != plain_nullable(known):
         raise WrongTable(
@@ -408,6 +412,19 @@ def united_type(kind: pa.DataType, known: pa.DataType, path: str, note: Note) ->
             "give the field another name with rename, or decode to another table."
         )
     return kind
+
+
+def narrower(path: str, known: pa.DataType, kind: pa.DataType, wide: pa.DataType | None) -> str:
+    """Return the note about a column that cannot hold all values of the schema's type; `wide` can."""
+    remedy = (
+        "decode to another table for all of them"
+        if wide is None
+        else f"korvet lake widen makes it {named(wide)}"
+    )
+    return (
+        f"{path} is {named(known)} in the table and {named(kind)} in the schema: values that fit {named(known)} are "
+        f"written, and others are bad rows; {remedy}"
+    )
 
 
 def are_both(one: pa.DataType, other: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:

@@ -202,7 +202,7 @@ class DecodedTable(Snapshot):
 
     @property
     def schema(self) -> pa.Schema:
-        return arrow_schema(self.delta)
+        return arrow_columns(self.delta.schema())
 
     @property
     def place(self) -> tuple[str, str]:
@@ -346,9 +346,9 @@ def partition_text(value: Any) -> str | None:
     return str(value)
 
 
-def arrow_schema(delta: DeltaTable) -> pa.Schema:
-    """Return a table's columns, with types normalized by `plain`."""
-    return pa.schema([one.with_type(plain(one.type)) for one in pa.schema(delta.schema().to_arrow())])
+def arrow_columns(schema: Schema) -> pa.Schema:
+    """Return the columns of Delta's schema, with types normalized by `plain`."""
+    return pa.schema([one.with_type(plain(one.type)) for one in pa.schema(schema.to_arrow())])
 
 
 def plain(kind: pa.DataType) -> pa.DataType:

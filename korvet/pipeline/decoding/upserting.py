@@ -107,7 +107,7 @@ def marked(values: pa.Table, deletions: pa.Table) -> pa.Table:
 
 @define
 class FileChange:
-    """What new rows change in a file: the indexes of those that it has newer rows for, and the file without others."""
+    """The effect of new rows on a file. `older` are the new rows that do not count against rows of the file."""
 
     older: Int64s
     matched: Int64s
