@@ -265,7 +265,7 @@ def test_tables_do_not_change_their_keys_and_deletions(lake: Lake) -> None:
 
 @frozen
 class Row:
-    """What the dict has of a key. `n` is that of the latest record with a value."""
+    """The dict's value for a key. `n` is that of the latest record with a value."""
 
     offset: int
     n: int | None

@@ -77,7 +77,9 @@ if TYPE_CHECKING:
 )
 @click.option("--on-error", metavar="WHAT", help="Bad rows: dlq (to TABLE~dlq), skip or stop. [dlq]")
 @click.option(
-    "--partition-by", metavar="COLUMNS", help="Columns, separated by commas; days is the record's day."
+    "--partition-by",
+    metavar="COLUMNS",
+    help="Columns, separated by commas; days, hours or months: the record's timestamp.",
 )
 @click.option("--rename-file", metavar="FILE", help='TOML: "path.of.field" = "column".')
 @click.option(

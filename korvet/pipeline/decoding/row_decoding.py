@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from attrs import evolve, field, frozen
 
-from korvet.lake.schema import FILE_SCHEMA
+from korvet.lake.schema import FILE_SCHEMA, HOUR, MONTH
 from korvet.pipeline.decoding.columns import (
     DATE,
     DELETED,
@@ -43,9 +43,10 @@ from korvet.pipeline.decoding.record_names import Selection
 from korvet.pipeline.decoding.registry import Registry
 from korvet.pipeline.decoding.reshaping import flatten, rename, unwrap
 from korvet.pipeline.decoding.row_keys import Keys
-from korvet.pipeline.decoding.specification import DAYS, Specification
+from korvet.pipeline.decoding.specification import PERIODS, Specification
 
 DELETE = "d"
+FORMATS = {HOUR: "%Y-%m-%d-%H", MONTH: "%Y-%m"}
 ERROR = pa.field("error", pa.string())
 #: The dlq table: the columns of the archive's files, so that the same readers work, and the error.
 DLQ_SCHEMA = FILE_SCHEMA.append(ERROR)
@@ -125,7 +126,7 @@ class Decoder:
 
     def partition_columns(self) -> tuple[str, ...]:
         """Return the names of the typed table's partition columns."""
-        return tuple(DATE if name == DAYS else name for name in self.specification.partition_by)
+        return tuple(PERIODS.get(name, name) for name in self.specification.partition_by)
 
 
 def own_fields(specification: Specification) -> list[pa.Field]:
@@ -141,8 +142,8 @@ def own_fields(specification: Specification) -> list[pa.Field]:
         fields.append(pa.field(OPERATION, pa.string()))
     if specification.keep_raw:
         fields.append(pa.field(RAW, pa.binary()))
-    if DAYS in specification.partition_by:
-        fields.append(pa.field(DATE, pa.date32()))
+    periods = [PERIODS[name] for name in specification.partition_by if name in PERIODS]
+    fields += [pa.field(name, pa.date32() if name == DATE else pa.string()) for name in periods]
     if specification.deletes == "soft":
         fields += [pa.field(DELETED, pa.bool_()), pa.field(DELETED_AT, pa.timestamp("us", "UTC"))]
     return fields
@@ -321,8 +322,13 @@ def own_columns(
     }
     if specification.unwrap:
         columns[OPERATION] = pa.array(opened.operations, pa.string())
-    if DAYS in specification.partition_by:
-        columns[DATE] = archived.column("timestamp").cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
+    local = timestamps.cast(pa.timestamp("us"))
+    for name in PERIODS.keys() & set(specification.partition_by):
+        column = PERIODS[name]
+        is_day = column == DATE
+        columns[column] = (
+            local.cast(pa.date32(), safe=False) if is_day else pc.strftime(local, format=FORMATS[column])
+        )
     return columns
 
 
@@ -387,7 +393,7 @@ def refuse_unframed_keys(archived: pa.Table, faults: Faults) -> None:
 def refuse_empty_partition_values(decoder: Decoder, columns: dict[str, pa.Array], faults: Faults) -> None:
     """Add a fault for each empty string in a partition column: Delta's log cannot distinguish it from null."""
     for name in decoder.specification.partition_by:
-        if name != DAYS and pa.types.is_string(columns[name].type):
+        if name not in PERIODS and pa.types.is_string(columns[name].type):
             for number, value in enumerate(columns[name].to_pylist()):
                 if value == "":
                     faults.add(number, f"$.{name}", "is empty, and tables are not partitioned by that")

@@ -22,7 +22,7 @@ from korvet.pipeline.decoding.record_names import Selection
 from korvet.pipeline.decoding.registry import NotRegistered, Registry, Schema
 from korvet.pipeline.decoding.reshaping import flattened_fields, renamed_fields
 from korvet.pipeline.decoding.row_decoding import Decoder, JsonValues
-from korvet.pipeline.decoding.specification import DAYS, Format, Specification
+from korvet.pipeline.decoding.specification import PERIODS, Format, Specification
 from korvet.pipeline.decoding.tables import plain
 
 
@@ -338,11 +338,11 @@ def refuse_partitioning(decoder: Decoder) -> None:
     """Raise SchemaFault if the table cannot be partitioned as specified."""
     kinds = {one.name: one.type for one in (*decoder.fields, *decoder.key_fields)}
     for name in decoder.specification.partition_by:
-        if name == DAYS:
+        if name in PERIODS:
             continue
         if name not in kinds:
             raise SchemaFault(
-                f"partition_by: there is no column {name}; there are {', '.join(kinds)}, and {DAYS}."
+                f"partition_by: there is no column {name}; there are {', '.join(kinds)}, and {', '.join(PERIODS)}."
             )
         kind = kinds[name]
         if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_floating(kind):

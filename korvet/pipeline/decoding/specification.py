@@ -30,6 +30,8 @@ from cattrs.errors import ClassValidationError, IterableValidationError
 from cattrs.gen import make_dict_structure_fn
 
 from korvet.config import ConfigError
+from korvet.lake.schema import HOUR, MONTH
+from korvet.pipeline.decoding.columns import DATE
 from korvet.pipeline.decoding.inference import Numbers
 from korvet.pipeline.decoding.leaves import LENIENT, UTC_IF_NO_ZONE, Reading, Timestamps, Unknown
 
@@ -42,7 +44,8 @@ Strategy = Literal["TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameSt
 Deletes = Literal["hard", "soft"]
 
 DLQ_SUFFIX = "~dlq"
-DAYS = "days"
+#: Words in `partition_by` for periods of the record's timestamp, with their columns.
+PERIODS = {"days": DATE, "hours": HOUR, "months": MONTH}
 FIRST_SECTIONS = ("defaults", "topics")
 
 
@@ -100,7 +103,7 @@ class Specification:
     key_schema: str | None = None  # Spark's DDL or its JSON; JSON Schema; Avro
     key_subject: str = field(default=attrs.Factory(lambda self: f"{self.topic}-key", takes_self=True))
     key_prefix: str = "key_"
-    partition_by: tuple[str, ...] = ()  # columns; `days` is the day of the record's timestamp
+    partition_by: tuple[str, ...] = ()  # columns, and one of PERIODS
 
     @property
     def dlq(self) -> str:
@@ -165,6 +168,8 @@ class Specification:
             yield "message", "is for protobuf"
         yield from self._faults_of_records()
         yield from self._faults_of_keys()
+        if len(PERIODS.keys() & set(self.partition_by)) > 1:
+            yield "partition_by", f"accepts one of {', '.join(PERIODS)}"
         if self.upsert and self.partition_by:
             yield "partition_by", "does not go with upsert: a row would have to move when its value changes"
         yield from self._faults_of_upserts()
