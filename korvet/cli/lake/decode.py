@@ -81,6 +81,9 @@ if TYPE_CHECKING:
     metavar="COLUMNS",
     help="Columns, separated by commas; days, hours or months: the record's timestamp.",
 )
+@click.option(
+    "--cluster-by", metavar="COLUMNS", help="Up to 4 columns by which rows are sorted when files are joined."
+)
 @click.option("--rename-file", metavar="FILE", help='TOML: "path.of.field" = "column".')
 @click.option(
     "--flatten", metavar="SEPARATOR", help="Flatten nested fields; their names are joined with SEPARATOR."

@@ -25,7 +25,7 @@ from korvet.lake.table_features import refuse_other_features
 from korvet.pipeline.decoding import schemas, upserting
 from korvet.pipeline.decoding.columns import RESERVED
 from korvet.pipeline.decoding.decoded_files import PartWriter
-from korvet.pipeline.decoding.joining import conformed_rows
+from korvet.pipeline.decoding.rewriting import conformed_rows
 from korvet.pipeline.decoding.rounds import Decoding
 from korvet.pipeline.decoding.row_decoding import DLQ_SCHEMA, Decoder, decode, infer_columns, nullable
 from korvet.pipeline.decoding.tables import DLQ, TYPED, DecodedFile, DecodedTable

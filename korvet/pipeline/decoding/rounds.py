@@ -41,7 +41,7 @@ from korvet.pipeline.decoding.slices import (
     infer_columns_of_slice,
 )
 from korvet.pipeline.decoding.specification import Specification
-from korvet.pipeline.decoding.tables import DLQ, KEYS, TYPED, DecodedTable, Span
+from korvet.pipeline.decoding.tables import CLUSTER_BY, DLQ, KEYS, TYPED, DecodedTable, Span
 
 log = logging.getLogger(__name__)
 
@@ -226,6 +226,8 @@ class Decoding:
                 )
         schemas.refuse_partitioning(decoder)
         schemas.refuse_keys(decoder)
+        schemas.refuse_clustering(decoder)
+        clustered = {CLUSTER_BY: json.dumps(specification.cluster_by)}
         if typed is None:
             typed = DecodedTable.create(
                 self.typed_location,
@@ -234,7 +236,7 @@ class Decoding:
                 archive.topic_id,
                 nullable(decoder.schema),
                 decoder.partition_columns(),
-                {KEYS: json.dumps(decoder.keys.columns)} if specification.upsert else {},
+                clustered | ({KEYS: json.dumps(decoder.keys.columns)} if specification.upsert else {}),
             )
             return typed, decoder, schemas.ddl([*decoder.fields, *decoder.key_fields])
         if tuple(typed.delta.metadata().partition_columns) != decoder.partition_columns():
@@ -243,6 +245,8 @@ class Decoding:
         new = [one for one in nullable(decoder.schema) if one not in nullable(pa.schema(before))]
         if new:
             typed = typed.with_columns(new)
+        if typed.cluster_by != specification.cluster_by:
+            typed = typed.with_properties(clustered)
         return typed, decoder, schemas.ddl([one for one in new if one.name not in RESERVED])
 
     def grown(self, decoder: Decoder, found: Iterable[Wanted]) -> Decoder:

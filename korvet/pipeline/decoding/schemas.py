@@ -334,6 +334,16 @@ def refuse_keys(decoder: Decoder) -> None:
             raise SchemaFault(f"key: {name} is {named(kinds[name])}, which identifies no rows.")
 
 
+def refuse_clustering(decoder: Decoder) -> None:
+    """Raise SchemaFault if rows cannot be sorted by the columns of `cluster_by`."""
+    kinds = {one.name: one.type for one in decoder.schema if one.name not in decoder.partition_columns()}
+    for name in decoder.specification.cluster_by:
+        if name not in kinds:
+            raise SchemaFault(f"cluster_by: the files have no column {name}; they have {', '.join(kinds)}.")
+        if pa.types.is_nested(kinds[name]):
+            raise SchemaFault(f"cluster_by: {name} is {ddl_type(kinds[name])}, by which rows are not sorted.")
+
+
 def refuse_partitioning(decoder: Decoder) -> None:
     """Raise SchemaFault if the table cannot be partitioned as specified."""
     kinds = {one.name: one.type for one in (*decoder.fields, *decoder.key_fields)}

@@ -46,6 +46,7 @@ Deletes = Literal["hard", "soft"]
 DLQ_SUFFIX = "~dlq"
 #: Words in `partition_by` for periods of the record's timestamp, with their columns.
 PERIODS = {"days": DATE, "hours": HOUR, "months": MONTH}
+MOST_CLUSTERED = 4  # columns
 FIRST_SECTIONS = ("defaults", "topics")
 
 
@@ -103,6 +104,7 @@ class Specification:
     key_schema: str | None = None  # Spark's DDL or its JSON; JSON Schema; Avro
     key_subject: str = field(default=attrs.Factory(lambda self: f"{self.topic}-key", takes_self=True))
     key_prefix: str = "key_"
+    cluster_by: tuple[str, ...] = ()  # columns by which rows are sorted when files are joined
     partition_by: tuple[str, ...] = ()  # columns, and one of PERIODS
 
     @property
@@ -168,6 +170,8 @@ class Specification:
             yield "message", "is for protobuf"
         yield from self._faults_of_records()
         yield from self._faults_of_keys()
+        if len(self.cluster_by) > MOST_CLUSTERED or len(set(self.cluster_by)) < len(self.cluster_by):
+            yield "cluster_by", f"accepts up to {MOST_CLUSTERED} different columns"
         if len(PERIODS.keys() & set(self.partition_by)) > 1:
             yield "partition_by", f"accepts one of {', '.join(PERIODS)}"
         if self.upsert and self.partition_by:

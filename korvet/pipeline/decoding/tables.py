@@ -55,6 +55,8 @@ TYPED, DLQ = "typed", "dlq"
 RANGES = "korvet.ranges"
 #: The property with the columns that identify a row of an upsert table, as a JSON array.
 KEYS = "korvet.key"
+#: The same of the columns by which rows are sorted when files are joined.
+CLUSTER_BY = "korvet.cluster_by"
 
 
 @frozen(order=True)
@@ -192,8 +194,15 @@ class DecodedTable(Snapshot):
     @property
     def keys(self) -> tuple[str, ...]:
         """The columns that identify a row, if the table is one for upserts; `_key` is the record's key."""
-        text = self.delta.metadata().configuration.get(KEYS)
-        return () if text is None else tuple(json.loads(text))
+        return self._names(KEYS)
+
+    @property
+    def cluster_by(self) -> tuple[str, ...]:
+        """The columns by which rows are sorted when files are joined."""
+        return self._names(CLUSTER_BY)
+
+    def _names(self, name: str) -> tuple[str, ...]:
+        return tuple(json.loads(self.delta.metadata().configuration.get(name, "[]")))
 
     @property
     def row_count(self) -> int:
@@ -257,11 +266,23 @@ class DecodedTable(Snapshot):
         return type(self).open(self.location, self.kind, self.topic, self.topic_id)
 
     def with_columns(self, fields: Sequence[pa.Field]) -> Self:
-        """Add columns, which may be nested, in a commit of their own. Return the snapshot with them."""
+        """Add columns, which may be nested, in a commit of their own. Return the snapshot with them.
+
+        Raises CommitConflict, Unreachable.
+        """
         there = Schema.from_arrow(pa.schema(fields)).fields
         with store_errors(self.location):
             try:
                 self.delta.alter.add_columns(there)
+            except CommitFailedError as error:
+                raise CommitConflict(f"{self.location}: {error}") from error
+        return self.reopened()
+
+    def with_properties(self, properties: Mapping[str, str]) -> Self:
+        """Set properties in a commit of their own. Return the snapshot with them. Raises as `with_columns`."""
+        with store_errors(self.location):
+            try:
+                self.delta.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
             except CommitFailedError as error:
                 raise CommitConflict(f"{self.location}: {error}") from error
         return self.reopened()

@@ -33,7 +33,7 @@ from korvet.lake.store_errors import store_errors
 from korvet.lake.table_features import refuse_other_features
 from korvet.pipeline.decoding.columns import DELETED, DELETED_AT, OFFSET, OPERATION, PARTITION, TIMESTAMP
 from korvet.pipeline.decoding.decoded_files import PartWriter
-from korvet.pipeline.decoding.joining import conformed_rows, file_schema, written_instead
+from korvet.pipeline.decoding.rewriting import conformed_rows, file_schema, written_instead
 from korvet.pipeline.decoding.row_keys import Keys, Mask, Places, latest
 from korvet.pipeline.decoding.tables import DecodedFile, DecodedTable, Part, Span, commit_info
 

@@ -25,7 +25,7 @@ from korvet.lake.replacing import ATTEMPTS
 from korvet.lake.retrying import retried_writing
 from korvet.lake.table_features import refuse_other_features
 from korvet.pipeline.decoding.columns import RESERVED
-from korvet.pipeline.decoding.joining import conformed_rows, written_instead
+from korvet.pipeline.decoding.rewriting import conformed_rows, written_instead
 from korvet.pipeline.decoding.tables import TYPED, DecodedFile, DecodedTable, Part, arrow_columns
 
 WIDENED = "korvet.widened"
