@@ -7,12 +7,12 @@ of equal timestamps the greater partition. So the result does not depend on how 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from attrs import frozen
 
 from korvet.lake.schema import Int64s
@@ -29,20 +29,51 @@ class Keys:
     columns: tuple[str, ...]
     framing_bytes: int = 0
 
-    def numbered(self, tables: Sequence[pa.Table]) -> list[Int64s]:
-        """Return a number for each row of the tables. Rows of all tables have equal numbers if their keys are equal."""
-        rows = pa.concat_tables([each.select(self.columns) for each in tables])
+    def column(self, rows: pa.Table, name: str) -> pa.ChunkedArray:
+        """Return the part of a column that identifies rows."""
+        values = rows[name]
+        if not self.framing_bytes:
+            return values
+        # pyarrow's binary_slice fails for many short values.
+        return pa.chunked_array(
+            [[each and each[self.framing_bytes :] for each in values.to_pylist()]], values.type
+        )
+
+
+@frozen
+class KeyIndex:
+    """Numbers for the keys of some rows, from 0 up."""
+
+    keys: Keys
+    #: By column, its values, and the sorted combinations of a number for the columns before with a value's index.
+    _levels: tuple[tuple[pa.Array, Int64s], ...]
+
+    @classmethod
+    def of(cls, rows: pa.Table, keys: Keys) -> KeyIndex:
         numbers = np.zeros(rows.num_rows, np.int64)
-        for name in self.columns:
-            values = rows[name].combine_chunks()
-            if self.framing_bytes:
-                # pyarrow's binary_slice fails for many short values.
-                values = pa.array([each and each[self.framing_bytes :] for each in values.to_pylist()])
-            encoded = values.dictionary_encode(null_encoding="encode")
-            both = numbers * max(1, len(encoded.dictionary)) + encoded.indices.to_numpy()
-            _, numbers = np.unique(both, return_inverse=True)
-        ends = np.cumsum([each.num_rows for each in tables])
-        return np.split(numbers.astype(np.int64), ends[:-1])
+        levels = []
+        for name in keys.columns:
+            column = keys.column(rows, name)
+            values = pc.unique(column)
+            combinations, numbers = np.unique(_combined(numbers, column, values), return_inverse=True)
+            levels.append((values, combinations))
+        return cls(keys, tuple(levels))
+
+    def find(self, rows: pa.Table) -> Int64s:
+        """Return the number of each row's key, -1 if no row of the index has it."""
+        numbers = np.zeros(rows.num_rows, np.int64)
+        for name, (values, combinations) in zip(self.keys.columns, self._levels, strict=True):
+            found = _combined(numbers, self.keys.column(rows, name), values)
+            numbers = np.searchsorted(combinations, found)
+            numbers[np.append(combinations, -1)[numbers] != found] = -1
+        return numbers
+
+
+def _combined(numbers: Int64s, column: pa.ChunkedArray, values: pa.Array) -> Int64s:
+    """Return the combinations of numbers with indexes of values, -2 where one of them is missing."""
+    places = pc.index_in(column, value_set=values).fill_null(-1).to_numpy().astype(np.int64)
+    found: Int64s = np.where((numbers < 0) | (places < 0), -2, numbers * len(values) + places)
+    return found
 
 
 @frozen
@@ -73,7 +104,7 @@ class Places:
 
 
 def latest(numbers: Int64s, places: Places, chosen: Int64s) -> Int64s:
-    """Return the indexes of the rows that count, one of each key. `numbers` identify keys; `chosen` are indexes."""
+    """Return the rows that count, one of each key, ordered by the numbers of their keys. `chosen` are rows' indexes."""
     chosen = _last(chosen, numbers, places.partitions, places.offsets)
     order = np.lexsort((places.partitions[chosen], places.times[chosen], numbers[chosen]))
     ordered = chosen[order]

@@ -34,7 +34,7 @@ from korvet.lake.table_features import refuse_other_features
 from korvet.pipeline.decoding.columns import DELETED, DELETED_AT, OFFSET, OPERATION, PARTITION, TIMESTAMP
 from korvet.pipeline.decoding.decoded_files import PartWriter
 from korvet.pipeline.decoding.rewriting import conformed_rows, file_schema, written_instead
-from korvet.pipeline.decoding.row_keys import Keys, Mask, Places, latest
+from korvet.pipeline.decoding.row_keys import KeyIndex, Keys, Mask, Places, latest
 from korvet.pipeline.decoding.tables import DecodedFile, DecodedTable, Part, Span, commit_info
 
 STAGING = "_korvet_staging"
@@ -74,28 +74,34 @@ def staged(location: Location, parts: Sequence[Part]) -> pa.Table:
 class Newest:
     """The row of each key in some new rows. `has_values` is False for deletions without a row before them."""
 
+    #: In the order of the numbers of their keys.
     rows: pa.Table
+    keys: KeyIndex
     places: Places
     deleted: Mask
     has_values: Mask
 
     @classmethod
     def of(cls, rows: pa.Table, keys: Keys) -> Newest:
-        (numbers,) = keys.numbered([rows])
+        index = KeyIndex.of(rows, keys)
+        numbers = index.find(rows)
         places = Places.of(rows)
         deleted = rows[DELETED].to_numpy()
         found = latest(numbers, places, np.arange(rows.num_rows))
         with_values = found.copy()
         has_values = ~deleted[found]
         live = latest(numbers, places, np.flatnonzero(~deleted))
-        # Both are sorted by the numbers of their keys.
         at = np.searchsorted(numbers[live], numbers[found])
         before = np.append(live, -1)[at]
         is_there = (before >= 0) & (numbers[before] == numbers[found])
         with_values[is_there & deleted[found]] = before[is_there & deleted[found]]
         has_values |= is_there
         return cls(
-            marked(rows.take(with_values), rows.take(found)), places.at(found), deleted[found], has_values
+            marked(rows.take(with_values), rows.take(found)),
+            index,
+            places.at(found),
+            deleted[found],
+            has_values,
         )
 
 
@@ -142,7 +148,7 @@ def merge(
     added = np.ones(newest.rows.num_rows, bool) if is_soft else ~newest.deleted
     actions: list[AddAction | RemoveAction] = []
     kept = []
-    for file, change in results(partial(_changed, table, keys, newest), table.files):
+    for file, change in results(partial(_changed, table, newest), table.files):
         added[change.older] = False
         if change.written is not None:
             actions += [part.add_action() for part in change.written]
@@ -158,19 +164,18 @@ def merge(
     return table.write(actions, info, numbers, retries=0)
 
 
-def _changed(table: DecodedTable, keys: Keys, newest: Newest, file: DecodedFile) -> FileChange:
+def _changed(table: DecodedTable, newest: Newest, file: DecodedFile) -> FileChange:
     """Find the rows of a file that new rows replace, and write the file without them. Raises as `merge`."""
     filesystem = table.location.filesystem()
     schema = file_schema(table)
-    wanted = [name for name in (PARTITION, OFFSET, TIMESTAMP, *keys.columns) if name in schema.names]
+    wanted = [
+        name for name in (PARTITION, OFFSET, TIMESTAMP, *newest.keys.keys.columns) if name in schema.names
+    ]
     there = list(conformed_rows(table, file, pa.schema([schema.field(name) for name in wanted]), filesystem))
     rows = pa.concat_tables(there)
-    new, old = keys.numbered([newest.rows, rows])
-    order = np.argsort(new)
-    found = np.minimum(np.searchsorted(new[order], old), len(order) - 1)
-    pairs = order[found]
-    is_match = new[pairs] == old
-    at, matched = np.flatnonzero(is_match), pairs[is_match]
+    numbers = newest.keys.find(rows)
+    at = np.flatnonzero(numbers >= 0)
+    matched = numbers[at]
     counts = newest.places.at(matched).count_against(Places.of(rows).at(at))
     change = FileChange(matched[~counts], matched[:0])
     replaced, by = at[counts], matched[counts]
