@@ -28,7 +28,6 @@ from korvet.pipeline.decoding.columns import (
 )
 from korvet.pipeline.decoding.confluent import (
     HEADER_BYTES,
-    KEY_HEADER,
     VALUE_HEADER,
     looks_framed,
     schema_id,
@@ -38,7 +37,7 @@ from korvet.pipeline.decoding.inference import Wanted, wanted
 from korvet.pipeline.decoding.json_values import needs_numbers_as_written, objects
 from korvet.pipeline.decoding.leaves import STRING_FROM_NUMBER, Faults, Row, Unfit
 from korvet.pipeline.decoding.names import field_name
-from korvet.pipeline.decoding.record_keys import RecordKeys
+from korvet.pipeline.decoding.record_keys import KeyReader, RecordKeys
 from korvet.pipeline.decoding.record_names import Selection
 from korvet.pipeline.decoding.registry import Registry
 from korvet.pipeline.decoding.reshaping import flatten, rename, unwrap
@@ -93,8 +92,8 @@ class Decoder:
     selection: Selection | None = None
     #: The decoding of the records' keys, if they become columns.
     record_keys: RecordKeys | None = None
-    #: Reads the records' keys if columns identify rows: JsonValues, AvroValues or ProtobufValues.
-    key_values: Any = None
+    #: Reads the keys of deletions if columns identify rows.
+    key_reader: KeyReader | None = None
 
     @classmethod
     def for_json(cls, specification: Specification, fields: Sequence[pa.Field]) -> Decoder:
@@ -343,17 +342,11 @@ def read_keys_of_deletions(decoder: Decoder, archived: pa.Table, opened: Opened)
         for each in specification.key
         if each in of_values
     ]
-    if not numbers or not names:
+    if not numbers or not names or decoder.key_reader is None:
         return
     found = Faults()
     deletions = archived.take(pa.array(numbers, pa.int64()))
-    keys = deletions.column("key").to_pylist()
-    if decoder.has_framed_keys:
-        has_indexes = specification.format == "protobuf"
-        keys = with_ids_of_headers(
-            keys, deletions.column("headers"), KEY_HEADER, found, has_indexes=has_indexes
-        )
-    for place, row in enumerate(decoder.key_values.objects(keys, found)):
+    for place, row in enumerate(decoder.key_reader.rows(deletions, found)):
         number = numbers[place]
         try:
             if place in found.by_row:

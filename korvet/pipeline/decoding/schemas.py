@@ -17,7 +17,7 @@ from korvet.lake.errors import WrongTable
 from korvet.pipeline.decoding.columns import RESERVED
 from korvet.pipeline.decoding.leaves import DECIMAL_DIGITS, LEAVES, Reading, SchemaFault, named
 from korvet.pipeline.decoding.names import column_name, is_fit
-from korvet.pipeline.decoding.record_keys import SINGLE, SINGLE_FORMATS, RecordKeys, SingleKeys
+from korvet.pipeline.decoding.record_keys import SINGLE, SINGLE_FORMATS, KeyReader, RecordKeys, SingleKeys
 from korvet.pipeline.decoding.record_names import Selection
 from korvet.pipeline.decoding.registry import NotRegistered, Registry, Schema
 from korvet.pipeline.decoding.reshaping import flattened_fields, renamed_fields
@@ -45,11 +45,20 @@ def with_keys(decoder: Decoder) -> Decoder:
     made = attrs.evolve(decoder, has_framed_keys=is_framed)
     if not specification.key:
         return made
-    if is_framed and specification.format != "json":
-        subject = f"{specification.topic}-key"
-        of_keys = key_decoder(specification, specification.format, None, specification.registry, subject)
-        return attrs.evolve(made, key_values=of_keys.values)
-    return attrs.evolve(made, key_values=JsonValues(getattr(decoder.values, "as_written", True), is_framed))
+    return attrs.evolve(made, key_reader=key_reader_of(made))
+
+
+def key_reader_of(decoder: Decoder) -> KeyReader:
+    """Return the reader of keys: that of their columns, or else of keys in the format of the values."""
+    specification, is_framed = decoder.specification, decoder.has_framed_keys
+    if decoder.record_keys is not None:
+        return decoder.record_keys.reader
+    kind = specification.format
+    if is_framed and kind != "json":
+        registry, subject = specification.registry, specification.key_subject
+        made = key_decoder(specification, kind, None, registry, subject)
+        return KeyReader(made.values, is_framed, has_indexes=kind == "protobuf")
+    return KeyReader(JsonValues(getattr(decoder.values, "as_written", True), is_framed), is_framed)
 
 
 def key_decoder(
@@ -75,7 +84,8 @@ def record_keys_of(specification: Specification) -> RecordKeys | None:
         return None
     if specification.key_format in SINGLE_FORMATS:
         fields = [pa.field(prefix.rstrip("_") or SINGLE, SINGLE_FORMATS[specification.key_format][0])]
-        return RecordKeys(tuple(fields), (SINGLE,), SingleKeys(specification.key_format), Reading())
+        reader = KeyReader(SingleKeys(specification.key_format))
+        return RecordKeys(tuple(fields), (SINGLE,), reader, Reading())
     kind = cast("Format", specification.key_format)
     registry = None if specification.key_schema else specification.registry
     made = key_decoder(specification, kind, specification.key_schema, registry, specification.key_subject)
@@ -84,10 +94,8 @@ def record_keys_of(specification: Specification) -> RecordKeys | None:
     return RecordKeys(
         tuple(one.with_name(name) for one, name in zip(made.fields, names, strict=True)),
         tuple(one.name for one in made.fields),
-        made.values,
+        KeyReader(made.values, registry is not None, kind == "protobuf"),
         made.specification.reading,
-        is_framed=registry is not None,
-        has_indexes=kind == "protobuf",
     )
 
 
@@ -108,7 +116,7 @@ def has_framed_keys(specification: Specification) -> bool:
     if not (specification.upsert and specification.registry and specification.framing == "confluent"):
         return False
     try:
-        Registry(specification.registry).latest(f"{specification.topic}-key")
+        Registry(specification.registry).latest(specification.key_subject)
     except NotRegistered:
         return False
     return True
