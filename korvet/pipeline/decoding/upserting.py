@@ -28,6 +28,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from korvet.lake.location import Location
 from korvet.lake.parallel import results
+from korvet.lake.retrying import retried_writing
 from korvet.lake.schema import Int64s
 from korvet.lake.store_errors import store_errors
 from korvet.lake.table_features import refuse_other_features
@@ -148,7 +149,7 @@ def merge(
     added = np.ones(newest.rows.num_rows, bool) if is_soft else ~newest.deleted
     actions: list[AddAction | RemoveAction] = []
     kept = []
-    for file, change in results(partial(_changed, table, newest), table.files):
+    for file, change in results(partial(_change, table, newest), table.files):
         added[change.older] = False
         if change.written is not None:
             actions += [part.add_action() for part in change.written]
@@ -158,10 +159,21 @@ def merge(
             kept.append(change.kept)
     schema = table.schema
     new = newest.rows.filter(pa.array(added)).select(schema.names).cast(schema)
-    with PartWriter(table.location, tuple(table.delta.metadata().partition_columns)) as writer:
-        writer.write(pa.concat_tables([new, *kept]).combine_chunks())
-    actions += [part.add_action() for part in writer.parts]
+    found = pa.concat_tables([new, *kept]).combine_chunks()
+    parts = retried_writing(table.location, partial(_written, table, found))
+    actions += [part.add_action() for part in parts]
     return table.write(actions, info, numbers, retries=0)
+
+
+def _written(table: DecodedTable, rows: pa.Table) -> list[Part]:
+    """Write rows to new files."""
+    with PartWriter(table.location, tuple(table.delta.metadata().partition_columns)) as writer:
+        writer.write(rows)
+    return writer.parts
+
+
+def _change(table: DecodedTable, newest: Newest, file: DecodedFile) -> FileChange:
+    return retried_writing(table.location, partial(_changed, table, newest, file))
 
 
 def _changed(table: DecodedTable, newest: Newest, file: DecodedFile) -> FileChange:
