@@ -55,6 +55,13 @@ def shown_versions(table: Snapshot, now_ms: float) -> list[int]:
     return sorted(versions)
 
 
+def is_mirrored(table: Snapshot) -> bool:
+    """Return True if the table has a folder of an Iceberg table. Raises Unreachable."""
+    with store_errors(table.location):
+        info = table.location.filesystem().get_file_info(f"{table.location.path}/{FOLDER}")
+    return bool(info.type is not pafs.FileType.NotFound)
+
+
 def _newest_metadata(table: Snapshot) -> Iterable[Mapping[str, Any]]:
     filesystem = table.location.filesystem()
     selector = pafs.FileSelector(f"{table.location.path}/{FOLDER}", recursive=True, allow_not_found=True)

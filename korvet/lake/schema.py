@@ -36,6 +36,9 @@ ARCHIVE_SCHEMA = pa.schema(
 #: The columns inside the files. `date` is in their paths.
 FILE_SCHEMA = pa.schema([field for field in ARCHIVE_SCHEMA if field.name != "date"])
 
+#: Partition columns of typed tables that are made of the record's timestamp: 2026-01-31-12 and 2026-01 (UTC).
+HOUR, MONTH = "_hour", "_month"
+
 #: Iceberg's ids of the columns, in the order in which catalogues assign them (`korvet.lake.iceberg.table_schema`).
 FIELD_IDS = {name: number for number, name in enumerate(FILE_SCHEMA.names, 1)}
 ELEMENT_ID, HEADER_KEY_ID, HEADER_VALUE_ID = 10, 11, 12

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from uuid import UUID, uuid4
 
 from attrs import define, field
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -90,10 +90,12 @@ class Snapshot:
         transactions: Mapping[str, int],
         *,
         retries: int | None = None,
+        replacing: Schema | None = None,
     ) -> Self:
         """Commit actions, entries of commitInfo and `txn` versions. Return the snapshot with this commit.
 
-        `retries` is how often deltalake may retry on top of other writers' commits that it considers compatible.
+        With `replacing`, the actions replace all files of the snapshot, and these are the table's columns. `retries` is
+        how often deltalake may retry on top of other writers' commits that it considers compatible.
         Raises CommitConflict, Unreachable, NewerFormat. Then nothing was committed, as far as can be determined.
         """
         refuse_column_mapping(self.location, self.delta)
@@ -102,8 +104,8 @@ class Snapshot:
             try:
                 self.delta.create_write_transaction(
                     list(actions),
-                    "append",
-                    self.delta.schema(),
+                    "append" if replacing is None else "overwrite",
+                    replacing or self.delta.schema(),
                     partition_by=self.delta.metadata().partition_columns,
                     commit_properties=properties,
                 )

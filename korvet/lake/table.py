@@ -25,7 +25,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow.fs as pafs
 from attrs import define, evolve, frozen
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -227,9 +227,10 @@ class LakeTable(Snapshot):
         transactions: Mapping[str, int],
         *,
         retries: int | None = None,
+        replacing: Schema | None = None,
     ) -> Self:
         """Commit as `Snapshot` does, and flush the commits to disk if the table is local."""
-        newer = super().write(actions, commit_info, transactions, retries=retries)
+        newer = super().write(actions, commit_info, transactions, retries=retries, replacing=replacing)
         DeltaLog(self.location).sync(self.version + 1, newer.version)
         return newer
 

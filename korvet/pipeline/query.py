@@ -30,7 +30,7 @@ from korvet.lake.store_errors import first_line, store_errors
 from korvet.lake.table import LakeTable
 from korvet.lake.table_features import has_column_mapping
 from korvet.pipeline.cluster import Connecting
-from korvet.pipeline.decoding.tables import arrow_schema
+from korvet.pipeline.decoding.tables import arrow_columns
 from korvet.pipeline.views import Lake, named_columns, named_sources
 from korvet.protocol.errors import UnknownTopicOrPartition
 
@@ -136,7 +136,7 @@ def _read_whole(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a table on a worker."""
     table = DeltaTable(location.url, version=version, storage_options=location.storage_options())
-    schema = arrow_schema(table)
+    schema = arrow_columns(table.schema())
     for batch in _selected(table):
         yield batch.cast(schema)
 

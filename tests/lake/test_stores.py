@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
+from deltalake import QueryBuilder
 
 from korvet.lake.compacting import Compacted, Compaction
 from korvet.lake.erasing import Erasure, key_set
@@ -33,11 +36,15 @@ from korvet.lake.vacuuming import vacuum
 from korvet.lake.verification import absent, wrongs
 from korvet.pipeline.decoding.auditing import audit_decoded
 from korvet.pipeline.decoding.decoded_files import PartWriter
+from korvet.pipeline.decoding.distributing import Here
 from korvet.pipeline.decoding.expiring import drop_before
 from korvet.pipeline.decoding.joining import DecodedJoins
+from korvet.pipeline.decoding.rounds import Decoding
 from korvet.pipeline.decoding.tables import TYPED, DecodedTable, Span
+from korvet.pipeline.decoding.widening import Widen
 from tests.lake.stores import KINDS, Store, store_of_kind
 from tests.lake.support import TOPIC, TOPIC_ID, written
+from tests.pipeline.decoding import Lake
 
 pytestmark = pytest.mark.servers
 
@@ -285,6 +292,58 @@ def compaction_of(place: Location) -> Compacted:
             return Compaction(LakeTable.open(place, TOPIC)).run()
         except Unreachable:
             continue
+
+
+@pytest.mark.slow
+def test_typed_table_is_upserted_widened_and_audited_on_a_faulty_store(
+    store: Store, lake: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("korvet.lake.retrying.FIRST_BACKOFF_S", 0.01)
+    archive = Lake(tmp_path)
+    fields: list[dict[str, Any]] = [
+        {"name": name, "type": "integer", "nullable": True, "metadata": {}} for name in ("id", "round", "n")
+    ]
+    given = {"schema": json.dumps({"type": "struct", "fields": fields}), "upsert": True, "deletes": "soft"}
+    expected: dict[int, int | None] = {}
+    with store_of_kind(store.kind) as faulty:
+        place = Location.parse(lake.url, faulty.options)
+        lake = place if store.kind == "s3" else lake
+        for number in range(2):
+            ids = [(7 * number + each) % 10 for each in range(5)]
+            archive.archive(
+                [{"id": each, "round": number, "n": 1} if each % 4 else None for each in ids],
+                keys=[str(each) for each in ids],
+            )
+            expected |= {each: number if each % 4 else None for each in ids}
+            decode_all(archive, place, given)
+            faulty.front.inject(SHARE / 4, SEED)
+        until_done(lambda: Widen(DecodedTable.found(place.child("orders")), {"n": "long"}).run())
+        counts = dict(faulty.front.faults())
+        faulty.front.inject(0, SEED)
+
+        table = DecodedTable.found(lake.child("orders"))
+        assert [] == audit_decoded(table, "orders", checksums=True)
+        rows = pa.table(QueryBuilder().register("rows", table.delta).execute("select * from rows"))
+        assert expected == {int(row["_key"]): row["round"] for row in rows.to_pylist()}
+        assert (len(expected), pa.int64()) == (rows.num_rows, table.schema.field("n").type)
+    assert sum(counts.values()) >= 3
+
+
+def decode_all(archive: Lake, place: Location, given: dict[str, Any]) -> None:
+    specification = archive.decoding(**given).specification
+    decoding = Decoding(specification, archive.location("raw"), place, Here())
+    while until_done(decoding.round) is not None:
+        pass
+
+
+def until_done(work: Callable[[], Any]) -> Any:
+    """Call until there is no error that may pass, as a scheduler does, and return the result."""
+    for _ in range(100):
+        try:
+            return work()
+        except (Unreachable, CommitConflict, OSError) as error:
+            last = error
+    raise last
 
 
 def write_all(place: Location) -> int:

@@ -315,12 +315,12 @@ def test_wider_numbers_of_a_new_schema_go_on_where_they_fit(
 
     assert [(1, 0.5), (2, 1.5), (4, float("inf"))] == lake.values("n", "x")
     assert {
-        2: "$.n: 1099511627776 is out of range of int",
-        3: "$.x: 0.1 has more digits than float can hold",
+        2: "$.n: 1099511627776 is out of range of int; korvet lake widen makes the column bigint",
+        3: "$.x: 0.1 has more digits than float can hold; korvet lake widen makes the column double",
     } == lake.bad()
     assert [
         f"orders: $.{name} is {narrow} in the table and {wide} in the schema: values that fit {narrow} are written, "
-        "and others are bad rows; decode to another table for all of them"
+        f"and others are bad rows; korvet lake widen makes it {wide}"
         for name, narrow, wide in (("n", "int", "bigint"), ("x", "float", "double"))
     ] == caplog.messages
 
@@ -346,6 +346,28 @@ def test_upsert_compares_keys_of_several_schema_ids(lake: Lake, fake: FakeRegist
 
     assert {1: 11, 2: 21, 3: 31} == {row["_key"][5] // 2: row["a"] for row in lake.rows()}
     assert 3 == len(lake.rows())
+
+
+def test_tombstone_deletes_the_row_with_the_columns_of_its_avro_key(lake: Lake, fake: FakeRegistry) -> None:
+    key, value = (
+        record(("id", "int"), ("region", "string"), name="Key"),
+        record(("region", "string"), ("id", "long"), ("a", "int")),
+    )
+    number, of_key = fake.register("orders-value", value), fake.register("orders-key", key)
+    rows = [{"region": "eu", "id": 1, "a": 1}, {"region": "us", "id": 1, "a": 2}]
+    lake.archive(
+        [*(framed(number, written(value, row)) for row in rows), None, None],
+        keys=[
+            None,
+            None,
+            framed(of_key, written(key, {"id": 1, "region": "eu"})),
+            b'{"id": 1, "region": "us"}',
+        ],
+    )
+    lake.decode(format="avro", registry=fake.url, upsert=True, key=["region", "id"])
+
+    assert [("us", 1, 2)] == lake.values("region", "id", "a")
+    assert [3] == [*lake.bad()]
 
 
 def test_keys_are_bytes_if_the_registry_has_no_schema_for_them(lake: Lake, fake: FakeRegistry) -> None:

@@ -6,14 +6,17 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from examples.flights import flights
 from korvet.pipeline.decoding.distributing import OnSpark
+from korvet.pipeline.decoding.joining import DecodedJoins
 from korvet.pipeline.decoding.leaves import SchemaFault
 from korvet.pipeline.decoding.registry import RegistryError
 from korvet.pipeline.decoding.schemas import ddl, spark_fields
+from korvet.pipeline.decoding.tables import DecodedTable
 from tests.pipeline.decoding import Lake
 
 pytestmark = pytest.mark.spark
@@ -56,6 +59,26 @@ def test_registry_error_of_a_worker_is_raised_in_the_driver(lake: Lake, spark: S
 
     with pytest.raises(RegistryError, match="The registry at http://127.0.0.1:1 does not answer"):
         decoding.round()
+
+
+def test_workers_sort_joined_files_and_report_damaged_ones(lake: Lake, spark: SparkSession) -> None:
+    for first in range(4):
+        lake.archive([{"x": x, "y": x % 3} for x in range(first, 40, 4)])
+        lake.decode(cluster_by=["x"])
+    table = DecodedTable.found(lake.location("typed").child(lake.topic))
+    damaged = Path(table.absolute(table.files[0]))
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:8] + bytes([content[8] ^ 1]) + content[9:])
+
+    (error,) = DecodedJoins(table, distribute=OnSpark(spark)).run().errors
+    damaged.write_bytes(content)
+    joins = DecodedJoins(table, distribute=OnSpark(spark))
+    joins.run()
+
+    assert f"{damaged} is damaged" in error
+    (file,) = joins.table.files
+    rows = pq.read_table(table.absolute(file), partitioning=None)
+    assert [*range(40)] == rows["x"].to_pylist()
 
 
 @pytest.mark.parametrize(

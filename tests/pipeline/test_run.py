@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 
 import duckdb
+import pyarrow.parquet as pq
 import pytest
 from attrs import field, frozen
 
@@ -59,6 +60,12 @@ def typed_ids(table: Path) -> list[int]:
     with duckdb.connect() as connection:
         query = "select id from read_parquet(?, hive_partitioning = false) order by id"
         return [row[0] for row in connection.execute(query, [live_files(table)]).fetchall()]
+
+
+def ids_in(file: str) -> list[int]:
+    """Return the ids of a file in the order of its rows."""
+    found: list[int] = pq.read_table(file, columns=["id"], partitioning=None)["id"].to_pylist()
+    return found
 
 
 def test_all_tables_are_archived_decoded_and_mirrored(memory: Cluster, topic: str, tmp_path: Path) -> None:
@@ -191,7 +198,7 @@ def test_one_round_archives_all_tables_that_are_due(memory: Cluster, topic: str,
 @pytest.mark.usefixtures("no_other_topics")
 def test_small_files_are_joined_while_it_runs(memory: Cluster, topic: str, tmp_path: Path) -> None:
     memory.create(topic)
-    file = written(tmp_path, f"[topics.{topic}]\ndecode = 'json'\niceberg = true\n")
+    file = written(tmp_path, f"[topics.{topic}]\ndecode = {{cluster_by = ['id']}}\niceberg = true\n")
     for _ in range(20):
         memory.produce(topic, [*objects(5), Record(b"{")])
         run = run_once(memory, file)
@@ -205,6 +212,8 @@ def test_small_files_are_joined_while_it_runs(memory: Cluster, topic: str, tmp_p
         assert 5 == len(live_files(table))
     assert without_times(rows_of(tmp_path / "lake" / topic)) == log_of(memory, topic)
     assert sorted([*range(5)] * 20) == typed_ids(typed)
+    (ids,) = (each for path in live_files(typed) if len(each := ids_in(path)) > 5)
+    assert sorted([*range(5)] * 16) == ids
     assert [(100,)] == reading(str(typed / "_iceberg"), "select count(*) from {table}")
 
 

@@ -82,6 +82,7 @@ class Files:
     """A table that has files, and nothing else."""
 
     files: list[DecodedFile] = field(factory=list)
+    cluster_by: tuple[str, ...] = ()
 
 
 def sized(number: int, size: int) -> DecodedFile:

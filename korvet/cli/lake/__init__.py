@@ -18,6 +18,7 @@ COMMANDS = {
     "vacuum": "Remove files that no table references.",
     "erase": "Remove all archived records with given keys permanently.",
     "decode": "Decode archived topics to typed tables, once or continuously.",
+    "widen": "Widen columns of a typed table.",
     "query": "Run SQL over topics, archived and current records.",
     "replay": "Produce archived records to a topic again.",
     "retain": "Remove old archived records.",

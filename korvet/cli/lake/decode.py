@@ -77,7 +77,12 @@ if TYPE_CHECKING:
 )
 @click.option("--on-error", metavar="WHAT", help="Bad rows: dlq (to TABLE~dlq), skip or stop. [dlq]")
 @click.option(
-    "--partition-by", metavar="COLUMNS", help="Columns, separated by commas; days is the record's day."
+    "--partition-by",
+    metavar="COLUMNS",
+    help="Columns, separated by commas; days, hours or months: the record's timestamp.",
+)
+@click.option(
+    "--cluster-by", metavar="COLUMNS", help="Up to 4 columns by which rows are sorted when files are joined."
 )
 @click.option("--rename-file", metavar="FILE", help='TOML: "path.of.field" = "column".')
 @click.option(
@@ -96,6 +101,8 @@ if TYPE_CHECKING:
     help="Decode keys to columns: string, int, long, json, json-schema, avro or protobuf.",
 )
 @click.option("--key-schema", metavar="DDL", help="Schema of the keys, unless it is in the registry.")
+@click.option("--key", metavar="COLUMNS", help="With --upsert: the columns of a key. [the record's key]")
+@click.option("--deletes", metavar="HOW", help="With --upsert: hard, or soft to mark deleted rows. [hard]")
 @click.option("--keep-raw", is_flag=True, default=None, help="Keep the undecoded value in the column _raw.")
 @storage_options
 @click.option("--once", is_flag=True, help="Decode the current archive, and end.")

@@ -23,7 +23,7 @@ from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import HourTransform, IdentityTransform, MonthTransform, Transform
 from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
@@ -31,6 +31,7 @@ from korvet.lake.delta_log import DeltaLog
 from korvet.lake.errors import LakeError, NewerFormat, WrongTable
 from korvet.lake.iceberg.table_schema import SCHEMA, SPEC
 from korvet.lake.location import Location
+from korvet.lake.schema import HOUR, MONTH
 from korvet.lake.store_errors import store_errors
 from korvet.lake.table import ARCHIVE, FORMAT_VERSION, KIND, VERSION
 from korvet.lake.table_features import has_column_mapping, has_deletion_vectors
@@ -41,6 +42,9 @@ RESERVED = frozenset(
     {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
 )
 FIRST_ID = 1000  # of partition fields
+#: Transforms of the typed table's timestamp, by the names of Delta's partition columns.
+PERIODS: Mapping[str, Transform[Any, Any]] = {HOUR: HourTransform(), MONTH: MonthTransform()}
+TIMESTAMP = "_timestamp"
 
 
 class NotMirrored(LakeError):  # noqa: N818  the name states the fault
@@ -104,7 +108,9 @@ class Original:
         if self.is_archive:
             return SCHEMA
         try:
-            columns = pa.schema(self.delta.schema().to_arrow())
+            columns = [
+                each for each in pa.schema(self.delta.schema().to_arrow()) if each.name not in self.periods
+            ]
             renamed = pa.schema([each.with_name(iceberg_name(each.name)) for each in columns])
             without_ids = Catalog._convert_schema_if_needed(renamed)  # noqa: SLF001  as catalogues do
             return assign_fresh_schema_ids(without_ids)
@@ -133,6 +139,21 @@ class Original:
         columns: Sequence[str] = () if self.is_archive else self.delta.metadata().partition_columns
         return columns
 
+    @cached_property
+    def periods(self) -> Mapping[str, Transform[Any, Any]]:
+        """The partition columns that are no columns in Iceberg, since it derives them of `_timestamp`."""
+        return {name: transform for name, transform in PERIODS.items() if name in self.columns}
+
+    @property
+    def _transforms(self) -> list[tuple[str, Transform[Any, Any], str]]:
+        """By partition field, its source, its transform and its name."""
+        return [
+            (TIMESTAMP, self.periods[name], name)
+            if name in self.periods
+            else (iceberg_name(name), IdentityTransform(), iceberg_name(name))
+            for name in self.columns
+        ]
+
     @property
     def spec(self) -> PartitionSpec:
         """The partitions of a new Iceberg table."""
@@ -141,10 +162,8 @@ class Original:
         # Files do not contain these columns. Iceberg's readers take the values of such columns from the partition.
         return PartitionSpec(
             *(
-                PartitionField(
-                    self.schema.find_field(name).field_id, FIRST_ID + place, IdentityTransform(), name
-                )
-                for place, name in enumerate(map(iceberg_name, self.columns))
+                PartitionField(self.schema.find_field(source).field_id, FIRST_ID + place, transform, name)
+                for place, (source, transform, name) in enumerate(self._transforms)
             )
         )
 
@@ -153,7 +172,7 @@ class Original:
         if self.is_archive:
             return spec.fields == SPEC.fields
         return [(each.name, each.transform) for each in spec.fields] == [
-            (name, IdentityTransform()) for name in map(iceberg_name, self.columns)
+            (name, transform) for _, transform, name in self._transforms
         ]
 
     def data_files(self, schema: Schema) -> dict[str, DataFile]:
@@ -198,7 +217,13 @@ class Original:
     def _partition(self, action: Mapping[str, Any]) -> Record:
         if self.is_archive:
             return Record(_days(action.get("partition.date")))
-        return Record(*(_days(_micros(action[f"partition.{name}"])) for name in self.columns))
+        values = {name: action[f"partition.{name}"] for name in self.columns}
+        return Record(
+            *(
+                _period(value) if name in self.periods else _days(_micros(value))
+                for name, value in values.items()
+            )
+        )
 
 
 def iceberg_name(name: str) -> str:
@@ -218,6 +243,17 @@ def refused_types(original: Original, error: Exception) -> NotMirrored:
 
 #: PyIceberg's errors for such a table.
 TYPE_ERRORS = (UnsupportedPyArrowTypeException, ValidationError)
+
+
+def _period(text: str | None) -> int | None:
+    """Return the months or hours since 1970 of 2026-01 or 2026-01-31-12."""
+    if text is None:
+        return None
+    year, month, *rest = map(int, text.split("-"))
+    if not rest:
+        return (year - EPOCH.year) * 12 + month - 1
+    day, hour = rest
+    return (date(year, month, day) - EPOCH).days * 24 + hour
 
 
 def _days(value: Any) -> Any:

@@ -11,6 +11,8 @@ Nothing here needs a broker. Values come in the archive's columns. A value that 
 - `inference`: columns for the fields of rows; `leaves`: checks of single values; `columns`: Arrow arrays of values;
 - `batches`: all of this for one Arrow batch;
 - `slices`: some files of an archive to files of the typed table and of its dlq table (`writing`);
-- `planning`, `rounds`, `upserting`, `tables`: which offsets to decode, in which order, and how to commit them;
+- `planning`, `rounds`, `upserting` (with `row_keys`), `tables`: which offsets to decode, in which order, and how to
+  commit them;
+- `joining`, `clustering`, `widening`: files of typed tables to other files with the same rows (`rewriting`);
 - `distributing`, `job`: where the work runs, for which topics, and how often.
 """

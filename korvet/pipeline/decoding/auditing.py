@@ -22,7 +22,7 @@ from korvet.lake.store_errors import store_errors
 from korvet.lake.table import LakeTable
 from korvet.lake.verification import stored_otherwise
 from korvet.pipeline.archive_status import Finding
-from korvet.pipeline.decoding.joining import conformed_rows, file_schema
+from korvet.pipeline.decoding.rewriting import conformed_rows, file_schema
 from korvet.pipeline.decoding.tables import RANGES, DecodedFile, DecodedTable
 
 

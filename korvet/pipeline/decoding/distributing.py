@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from korvet.lake.errors import LakeError
 from korvet.pipeline.archive_workers import JavaEnded, SparkFailed, SparkWorkers
 from korvet.pipeline.decoding.registry import RegistryError
 
@@ -97,7 +98,7 @@ def _run(
         for number in batch.column(0).to_pylist():
             try:
                 answer = work(slices[number])
-            except (RegistryError, OSError) as error:
+            except (RegistryError, LakeError, OSError) as error:
                 answer = error
             columns = [pa.array([number], pa.int64()), pa.array([pickle.dumps(answer)], pa.binary())]
             yield pa.RecordBatch.from_arrays(columns, names=["number", "answer"])

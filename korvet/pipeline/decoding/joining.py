@@ -1,8 +1,8 @@
 """Join the small files of typed and dlq tables.
 
 Rows of a typed table are in no order that readers depend on, so any files with the same partition values may become one
-file. The oldest are joined first, which keeps offsets together. Old files lack columns that the table has gained;
-joined files have them, with nulls.
+file. The oldest are joined first, which keeps offsets together; with `cluster_by`, rows are sorted by these columns.
+Old files lack columns that the table has gained; joined files have them, with nulls.
 
 A commit replaces files only if all of them are still in the table. Decoded offsets do not change, so decoding goes on
 meanwhile; a merge (upsert) or an erasure of the same files makes one of the two commits fail, and it starts again.
@@ -10,38 +10,42 @@ meanwhile; a merge (upsert) or an erasure of the same files makes one of the two
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.fs as pafs
-from attrs import define, evolve, frozen
+from attrs import define, field, frozen
 
 from korvet.lake.compacting import CLASS_BYTES, Joins, below, in_chunks, without_large_ones
 from korvet.lake.errors import DamagedFile
-from korvet.lake.file_reading import damage, opened
-from korvet.lake.location import sync
 from korvet.lake.replacing import swap
-from korvet.pipeline.decoding.decoded_files import PartWriter
+from korvet.pipeline.decoding.clustering import Clustering
+from korvet.pipeline.decoding.rewriting import conformed_rows, file_schema, written_instead
 from korvet.pipeline.decoding.tables import DecodedFile, DecodedTable, Part
+
+if TYPE_CHECKING:
+    from korvet.pipeline.decoding.distributing import Distribute
+
+# Sorted together are files of so many times the target size, and become as many files.
+MOST_SORTED = 8
 
 
 @frozen
 class FileGroup:
-    """Files with the same partition values that are to become one file."""
+    """Files with the same partition values that are to become one file, or a few sorted ones."""
 
     files: tuple[DecodedFile, ...]
+    count: int = 1
 
     @property
     def chunks(self) -> list[Sequence[DecodedFile]]:
-        """The files to join into one file each."""
-        return [self.files]
+        """The files, divided into as many parts as files are to be written."""
+        return [self.files[number :: self.count] for number in range(self.count)]
 
 
 @frozen
-class JoinedFile:
-    """The file written for a group."""
+class JoinedFiles:
+    """The files written for a group."""
 
     group: FileGroup
     files: tuple[Part, ...]
@@ -49,21 +53,29 @@ class JoinedFile:
 
 def groups_of(table: DecodedTable, target_bytes: int) -> list[FileGroup]:
     """Return the files to join up to the target size; an empty list if the table is compact."""
-    return [
-        FileGroup(tuple(files))
-        for there in _by_values(table)
-        for chunk in in_chunks(there, target_bytes)
-        if len(files := without_large_ones(chunk)) > 1
-    ]
+    groups = []
+    for there in _by_values(table):
+        if table.cluster_by:
+            small = [file for file in there if file.size < target_bytes // 2]
+            chunks = in_chunks(small, MOST_SORTED * target_bytes) if small else ()
+        else:
+            chunks = map(without_large_ones, in_chunks(there, target_bytes))
+        groups += [_group(table, files, target_bytes) for files in chunks if len(files) > 1]
+    return groups
 
 
-def groups_by_class(table: DecodedTable, target_bytes: int) -> list[FileGroup]:  # noqa: ARG001  as `groups_of`
+def _group(table: DecodedTable, files: Sequence[DecodedFile], target_bytes: int) -> FileGroup:
+    count = round(sum(file.size for file in files) / target_bytes) if table.cluster_by else 1
+    return FileGroup(tuple(files), max(1, count))
+
+
+def groups_by_class(table: DecodedTable, target_bytes: int) -> list[FileGroup]:
     """Return as many files at a time as an archive joins after each commit, all below a size, the smallest first."""
     groups: list[FileGroup] = []
     for there in _by_values(table):
         small = ([file for file in there if file.size < limit] for limit in CLASS_BYTES)
         found = (below(files, limit) for files, limit in zip(small, CLASS_BYTES, strict=True))
-        groups += [FileGroup(tuple(files)) for files in next(filter(None, found), ())]
+        groups += [_group(table, files, target_bytes) for files in next(filter(None, found), ())]
     return groups
 
 
@@ -76,24 +88,38 @@ def _by_values(table: DecodedTable) -> Iterator[list[DecodedFile]]:
 
 
 @define
-class DecodedJoins(Joins[DecodedTable, FileGroup, JoinedFile]):
-    """Joins the small files of a typed or dlq table."""
+class DecodedJoins(Joins[DecodedTable, FileGroup, JoinedFiles]):
+    """Joins the small files of a typed or dlq table, and sorts their rows if the table has columns for that."""
 
     #: Chooses the groups to join: `groups_of` or `groups_by_class`.
     find: Callable[[DecodedTable, int], list[FileGroup]] = groups_of
+    #: Runs the sorting; None: in this process.
+    distribute: Distribute | None = None
     #: Called with the name of each step before it begins. Tests kill the process between steps.
     on_step: Callable[[str], None] = lambda _: None
+    #: Sorting needs memory for the rows of a file, so this process sorts one group at a time.
+    _sorting: threading.Lock = field(factory=threading.Lock, init=False)
 
     def groups(self) -> list[FileGroup]:
         """Implement `Joins`."""
         return self.find(self.table, self.target_bytes)
 
-    def joined(self, table: DecodedTable, group: FileGroup) -> JoinedFile:
-        """Implement `Joins`."""
+    def joined(self, table: DecodedTable, group: FileGroup) -> JoinedFiles:
+        """Implement `Joins`. Also raises what sorting elsewhere raises: SparkFailed, JavaEnded."""
         self.on_step("join")
-        return JoinedFile(group, (_joined(table, group),))
+        if not table.cluster_by:
+            return JoinedFiles(group, (_joined(table, group),))
+        work = Clustering(
+            table.location, table.kind, table.topic, table.topic_id, table.cluster_by, group.count
+        )
+        paths = tuple(file.path for file in group.files)
+        if self.distribute is not None:
+            (parts,) = self.distribute(work, [paths])
+            return JoinedFiles(group, tuple(parts))
+        with self._sorting:
+            return JoinedFiles(group, tuple(work(paths)))
 
-    def replaced(self, several: Sequence[JoinedFile]) -> DecodedTable:
+    def replaced(self, several: Sequence[JoinedFiles]) -> DecodedTable:
         """Implement `Joins`."""
         self.on_step("before commit")
         made = swap(
@@ -110,52 +136,8 @@ def _joined(table: DecodedTable, group: FileGroup) -> Part:
     """Write a group's file. Raises DamagedFile, Unreachable, and FileNotFoundError if a vacuum removed an input."""
     filesystem = table.location.filesystem()
     schema = file_schema(table)
-    first = group.files[0]
-    folder = first.path.rpartition("/")[0]
-    # A folder with escaped characters is not needed: the log has the values of partition columns.
-    with PartWriter(table.location, (), "" if "%" in folder else folder) as writer:
-        for file in group.files:
-            for rows in conformed_rows(table, file, schema, filesystem):
-                writer.write(rows)
-    (part,) = writer.parts
-    if table.location.is_local:
-        path = Path(table.location.path, part.path)
-        sync(str(path))
-        sync(str(path.parent))
-    return evolve(part, partition_values=first.partition_values)
-
-
-def file_schema(table: DecodedTable) -> pa.Schema:
-    """Return the columns of the table's files: those of the table without partition columns."""
-    columns = table.delta.metadata().partition_columns
-    return pa.schema([each for each in table.schema if each.name not in columns])
-
-
-def conformed_rows(
-    table: DecodedTable, file: DecodedFile, schema: pa.Schema, filesystem: pafs.FileSystem
-) -> Iterator[pa.Table]:
-    """Yield the rows of each row group, with page checksums verified, in the columns of the schema.
-
-    Raises DamagedFile, also if their number is not that of the log; AbsentFile, FileNotFoundError, Unreachable.
-    """
-    count = 0
-    with opened(table, file, filesystem) as parquet:
-        for number in range(parquet.num_row_groups):
-            with damage(table, file.path):
-                rows = conformed(parquet.read_row_group(number), schema)
-            count += rows.num_rows
-            yield rows
-    if file.count is not None and count != file.count:
-        raise DamagedFile(
-            f"{table.location}/{file.path} is damaged: {count} rows, where there were {file.count}."
-        )
-
-
-def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the rows with these columns. Columns and nested fields that they lack are null."""
-    there = set(rows.schema.names)
-    columns = [
-        rows[each.name].cast(each.type) if each.name in there else pa.nulls(rows.num_rows, each.type)
-        for each in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
+    rows = (rows for file in group.files for rows in conformed_rows(table, file, schema, filesystem))
+    part = written_instead(table, group.files, rows)
+    if part is None:
+        raise DamagedFile(f"{table.location}/{group.files[0].path} and the files after it have no rows.")
+    return part

@@ -23,6 +23,7 @@ Timestamps = Literal["iso", "epoch_s", "epoch_ms", "epoch_us"]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SHOWN_CHARACTERS = 60
 DIGITS = Context(prec=76)
+DECIMAL_DIGITS = 38
 INSTANT = re.compile(
     r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?(Z|[+-]\d\d(?::?\d\d)?)?", re.ASCII
 )
@@ -119,9 +120,35 @@ def leaf_column(
         try:
             fitting.append(None if value is None else exact(value, kind, reading))
         except Unfit as fault:
-            faults.add(number, path, str(fault))
+            wider = wider_type(value, kind, reading)
+            hint = f"; korvet lake widen makes the column {named(wider)}" if wider is not None else ""
+            faults.add(number, path, f"{fault}{hint}")
             fitting.append(None)
     return pa.array(fitting, kind)
+
+
+def wider_type(value: Any, kind: pa.DataType, reading: Reading) -> pa.DataType | None:
+    """Return the type, of those that a column can be widened to, that the value fits; None if there is none."""
+    for wider in wider_types(value, kind):
+        try:
+            LEAVES[wider.id][1](value, wider, reading)
+        except Unfit:
+            continue
+        return wider
+    return None
+
+
+def wider_types(value: Any, kind: pa.DataType) -> Sequence[pa.DataType]:
+    if pa.types.is_signed_integer(kind):
+        return [each for each in (pa.int16(), pa.int32(), pa.int64()) if each.bit_width > kind.bit_width]
+    if pa.types.is_float32(kind):
+        return [pa.float64()]
+    if pa.types.is_decimal(kind) and type(value) in (Number, int, Decimal):
+        number = Decimal(value)
+        scale = max(kind.scale, -int(number.normalize().as_tuple().exponent)) if number.is_finite() else 0
+        precision = max(kind.precision - kind.scale, number.adjusted() + 1) + scale
+        return [pa.decimal128(precision, scale)] if number.is_finite() and precision <= DECIMAL_DIGITS else []
+    return []
 
 
 def converted(value: Any, kind: pa.DataType, rules: frozenset[str]) -> Any:

@@ -60,15 +60,31 @@ SINGLE_FORMATS: dict[str, tuple[pa.DataType, Callable[[bytes], Any]]] = {
 
 
 @frozen
+class KeyReader:
+    """Reader of keys. `values` reads them without their framing, as it reads values."""
+
+    values: Any
+    is_framed: bool = False
+    has_indexes: bool = False
+
+    def rows(self, archived: pa.Table, faults: Faults) -> list[Row | None]:
+        """Return the fields of the keys of rows of an archive; None for a null key and for a bad one, a fault."""
+        keys = archived.column("key").to_pylist()
+        if self.is_framed:
+            headers = archived.column("headers")
+            keys = with_ids_of_headers(keys, headers, KEY_HEADER, faults, has_indexes=self.has_indexes)
+        rows: list[Row | None] = self.values.objects(keys, faults)
+        return rows
+
+
+@frozen
 class RecordKeys:
-    """The decoding of keys. `fields` are the columns, and `names` their fields in the rows of `values`."""
+    """The decoding of keys. `fields` are the columns, and `names` their fields in the rows of `reader`."""
 
     fields: tuple[pa.Field, ...]
     names: tuple[str, ...]
-    values: Any
+    reader: KeyReader
     reading: Reading
-    is_framed: bool = False
-    has_indexes: bool = False
 
     def with_fields(self, fields: Sequence[pa.Field]) -> RecordKeys:
         """Return the same decoding with columns of other types."""
@@ -76,12 +92,8 @@ class RecordKeys:
 
     def columns(self, archived: pa.Table, faults: Faults) -> dict[str, pa.Array]:
         """Return the columns of the keys of rows of an archive. A bad key is a fault of its row."""
-        keys = archived.column("key").to_pylist()
         found = Faults()
-        if self.is_framed:
-            headers = archived.column("headers")
-            keys = with_ids_of_headers(keys, headers, KEY_HEADER, found, has_indexes=self.has_indexes)
-        rows = self.values.objects(keys, found)
+        rows = self.reader.rows(archived, found)
         rows = [None if place in found.by_row else row for place, row in enumerate(rows)]
         inside = [one.with_name(name) for one, name in zip(self.fields, self.names, strict=True)]
         arrays = struct_columns(rows, inside, range(len(rows)), found, self.reading)

@@ -4,6 +4,9 @@ The rows that fit now are added to the typed table in a first commit, and remove
 the process is killed in between, they are in both tables. So a row that the typed table has already is only removed.
 Two processes cannot add the same rows: each first commit sets the same `txn`, so one of two is refused. Rows at offsets
 that the typed table has not reached are left, because an interrupted round will decode them.
+
+A row of an upsert table is merged, so a later row of its key stays. That needs `deletes = "soft"`: only a marked row
+shows that a key was deleted later.
 """
 
 from __future__ import annotations
@@ -19,10 +22,10 @@ from korvet.lake.errors import CommitConflict, LakeError
 from korvet.lake.replacing import swap
 from korvet.lake.schema import FILE_SCHEMA
 from korvet.lake.table_features import refuse_other_features
-from korvet.pipeline.decoding import schemas
+from korvet.pipeline.decoding import schemas, upserting
 from korvet.pipeline.decoding.columns import RESERVED
 from korvet.pipeline.decoding.decoded_files import PartWriter
-from korvet.pipeline.decoding.joining import conformed_rows
+from korvet.pipeline.decoding.rewriting import conformed_rows
 from korvet.pipeline.decoding.rounds import Decoding
 from korvet.pipeline.decoding.row_decoding import DLQ_SCHEMA, Decoder, decode, infer_columns, nullable
 from korvet.pipeline.decoding.tables import DLQ, TYPED, DecodedFile, DecodedTable
@@ -51,10 +54,10 @@ class Redriven:
 def redrive(decoding: Decoding) -> Redriven:
     """Decode all rows of the dlq table again. Raises NotRedriven, SchemaFault, RegistryError and LakeError."""
     specification = decoding.specification
-    if specification.upsert:
+    if specification.upsert and specification.deletes == "hard":
         raise NotRedriven(
-            f"{specification.topic}: rows of a table with upsert are not decoded again: a row could replace a later "
-            "one, or return after its deletion."
+            f"{specification.topic}: rows of a table with upsert are decoded again only with deletes = 'soft', or a "
+            "row could return after its deletion."
         )
     if not decoding.keeps_bad:
         raise NotRedriven(
@@ -97,7 +100,10 @@ def _redrive_files(decoding: Decoding, paths: set[str], done: Redriven) -> None:
         return
     refuse_other_features(dlq.location, dlq.delta)
     rows = _rows(dlq, files)
-    there, reached = _in_typed(typed, rows), _reached(typed, rows)
+    is_upsert = decoding.specification.upsert
+    # A merge ignores rows that the table has already, or later rows of their keys.
+    there = np.zeros(rows.num_rows, bool) if is_upsert else _in_typed(typed, rows)
+    reached = _reached(typed, rows)
     again = rows.filter(pa.array(reached & ~there)).select(FILE_SCHEMA.names).combine_chunks()
     typed, decoder, added = _with_columns(decoding, typed, again)
     if (
@@ -107,11 +113,14 @@ def _redrive_files(decoding: Decoding, paths: set[str], done: Redriven) -> None:
     decoded = decode(decoder, again)
     fit = decoded.typed.num_rows
     if fit:
-        with PartWriter(typed.location, decoder.partition_columns()) as writer:
-            writer.write(decoded.typed)
-        actions = [part.add_action() for part in writer.parts]
         decoding.on_step("before redrive")
-        typed.write(actions, {REDRIVEN: fit}, {f"{typed.app_id}/redrive": dlq.version})
+        info, numbers = {REDRIVEN: fit}, {f"{typed.app_id}/redrive": dlq.version}
+        if is_upsert:
+            upserting.merge(typed, decoded.typed, decoder.keys, (), info=info, transactions=numbers)
+        else:
+            with PartWriter(typed.location, decoder.partition_columns()) as writer:
+                writer.write(decoded.typed)
+            typed.write([part.add_action() for part in writer.parts], info, numbers)
         done.columns += [added] if added else []
     decoding.on_step("between commits of redrive")
     if fit or there.any():

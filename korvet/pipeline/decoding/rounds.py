@@ -7,6 +7,7 @@ completes the interrupted one (see `planning`). The tables hold all state.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,12 +23,13 @@ from korvet.lake.location import Location
 from korvet.lake.store_errors import store_errors
 from korvet.lake.table import LakeTable
 from korvet.pipeline.decoding import schemas, upserting
-from korvet.pipeline.decoding.columns import KEY, RESERVED
+from korvet.pipeline.decoding.columns import DELETED, KEY, RESERVED
 from korvet.pipeline.decoding.distributing import Distribute, Files
 from korvet.pipeline.decoding.inference import Wanted, grown
 from korvet.pipeline.decoding.leaves import SchemaFault
 from korvet.pipeline.decoding.planning import Plan, plan_of, slices_of
 from korvet.pipeline.decoding.row_decoding import DLQ_SCHEMA, Decoder, decode, infer_columns, nullable
+from korvet.pipeline.decoding.row_keys import Keys
 from korvet.pipeline.decoding.slices import (
     SHOWN_FAULTS,
     Fault,
@@ -39,7 +41,7 @@ from korvet.pipeline.decoding.slices import (
     infer_columns_of_slice,
 )
 from korvet.pipeline.decoding.specification import Specification
-from korvet.pipeline.decoding.tables import DLQ, TYPED, DecodedTable, Span
+from korvet.pipeline.decoding.tables import CLUSTER_BY, DLQ, KEYS, TYPED, DecodedTable, Span
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +120,7 @@ class Decoding:
         if dlq is None and self.keeps_bad:
             dlq = DecodedTable.create(self.dlq_location, DLQ, archive.topic, archive.topic_id, DLQ_SCHEMA)
         outcome = self._decode(archive, plan, decoder, dlq, slices)
-        self._commit(plan, typed, dlq, outcome, has_framed_keys=decoder.has_framed_keys)
+        self._commit(plan, typed, dlq, outcome, decoder.keys)
         return RoundResult(outcome, plan.behind, plan.spans, added)
 
     def preview(self) -> Preview:
@@ -191,10 +193,7 @@ class Decoding:
         decoder = schemas.decoder_of(self.specification)
         if typed is None:
             return decoder
-        if self.specification.upsert != (KEY in typed.schema.names) and not self.specification.keep_key:
-            raise WrongTable(
-                f"{typed.location} was made {'without' if self.specification.upsert else 'for'} upsert."
-            )
+        refuse_other_keys(typed, decoder)
         return schemas.united(decoder, list(typed.schema), self._note)
 
     def _note(self, text: str) -> None:
@@ -226,6 +225,9 @@ class Decoding:
                     "with fields; give a schema."
                 )
         schemas.refuse_partitioning(decoder)
+        schemas.refuse_keys(decoder)
+        schemas.refuse_clustering(decoder)
+        clustered = {CLUSTER_BY: json.dumps(specification.cluster_by)}
         if typed is None:
             typed = DecodedTable.create(
                 self.typed_location,
@@ -234,6 +236,7 @@ class Decoding:
                 archive.topic_id,
                 nullable(decoder.schema),
                 decoder.partition_columns(),
+                clustered | ({KEYS: json.dumps(decoder.keys.columns)} if specification.upsert else {}),
             )
             return typed, decoder, schemas.ddl([*decoder.fields, *decoder.key_fields])
         if tuple(typed.delta.metadata().partition_columns) != decoder.partition_columns():
@@ -242,6 +245,8 @@ class Decoding:
         new = [one for one in nullable(decoder.schema) if one not in nullable(pa.schema(before))]
         if new:
             typed = typed.with_columns(new)
+        if typed.cluster_by != specification.cluster_by:
+            typed = typed.with_properties(clustered)
         return typed, decoder, schemas.ddl([one for one in new if one.name not in RESERVED])
 
     def grown(self, decoder: Decoder, found: Iterable[Wanted]) -> Decoder:
@@ -314,8 +319,7 @@ class Decoding:
         typed: DecodedTable,
         dlq: DecodedTable | None,
         outcome: Outcome,
-        *,
-        has_framed_keys: bool,
+        keys: Keys,
     ) -> None:
         """Commit the bad rows, then the typed rows. Raises CommitConflict, OutOfOrder, Unreachable."""
         self.on_step("before commit")
@@ -326,20 +330,47 @@ class Decoding:
             self.dlq = dlq.commit(plan.spans, outcome.dlq_parts)
         self.on_step("between commits")
         if plan.behind != "dlq":
-            self.typed = self._commit_typed(typed, plan.spans, outcome, has_framed_keys=has_framed_keys)
+            self.typed = self._commit_typed(typed, plan.spans, outcome, keys)
         self.on_step("after commit")
 
     def _commit_typed(
-        self, typed: DecodedTable, spans: Sequence[Span], outcome: Outcome, *, has_framed_keys: bool
+        self, typed: DecodedTable, spans: Sequence[Span], outcome: Outcome, keys: Keys
     ) -> DecodedTable:
         parts = outcome.typed_parts
         if not self.specification.upsert:
             return typed.commit(spans, parts, outcome.skipped)
-        merged = upserting.merge(typed, spans, parts, has_framed_keys=has_framed_keys)
+        rows = upserting.staged(typed.location, parts) if parts else None
+        merged = upserting.merge(typed, rows, keys, spans)
         folders = {part.path.rpartition("/")[0] for part in parts}
         for folder in folders:
             upserting.sweep(typed.location, folder)
         return merged
+
+
+def refuse_other_keys(typed: DecodedTable, decoder: Decoder) -> None:
+    """Raise WrongTable if the table's rows are identified, or deleted, in another way than is specified."""
+    specification = decoder.specification
+    wanted = decoder.keys.columns if specification.upsert else ()
+    there = typed.keys
+    if not there and KEY in typed.schema.names and (specification.upsert or not specification.keep_key):
+        there = (KEY,)  # made by an earlier korvet
+    if there != wanted:
+        made = f"for upsert by {by(there)}" if there else "without upsert"
+        raise WrongTable(
+            f"{typed.location} was made {made}, not {f'for upsert by {by(wanted)}' if wanted else 'without it'}; "
+            "decode to another table."
+        )
+    is_soft = DELETED in typed.schema.names
+    if is_soft != (specification.deletes == "soft"):
+        made = "soft" if is_soft else "hard"
+        raise WrongTable(
+            f"{typed.location} was made with deletes = {made!r}, not {specification.deletes!r}; "
+            "decode to another table."
+        )
+
+
+def by(keys: Sequence[str]) -> str:
+    return "the record's key" if tuple(keys) == (KEY,) else ", ".join(keys)
 
 
 def bad_places(dlq: DecodedTable, spans: Sequence[Span]) -> frozenset[tuple[int, int]]:

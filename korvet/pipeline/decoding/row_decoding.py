@@ -11,12 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
-from korvet.lake.schema import FILE_SCHEMA
+from korvet.lake.schema import FILE_SCHEMA, HOUR, MONTH
 from korvet.pipeline.decoding.columns import (
     DATE,
     DELETED,
+    DELETED_AT,
     KEY,
     OFFSET,
     OPERATION,
@@ -25,18 +26,26 @@ from korvet.pipeline.decoding.columns import (
     TIMESTAMP,
     struct_columns,
 )
-from korvet.pipeline.decoding.confluent import VALUE_HEADER, looks_framed, schema_id, with_ids_of_headers
+from korvet.pipeline.decoding.confluent import (
+    HEADER_BYTES,
+    VALUE_HEADER,
+    looks_framed,
+    schema_id,
+    with_ids_of_headers,
+)
 from korvet.pipeline.decoding.inference import Wanted, wanted
 from korvet.pipeline.decoding.json_values import needs_numbers_as_written, objects
 from korvet.pipeline.decoding.leaves import STRING_FROM_NUMBER, Faults, Row, Unfit
 from korvet.pipeline.decoding.names import field_name
-from korvet.pipeline.decoding.record_keys import RecordKeys
+from korvet.pipeline.decoding.record_keys import KeyReader, RecordKeys
 from korvet.pipeline.decoding.record_names import Selection
 from korvet.pipeline.decoding.registry import Registry
 from korvet.pipeline.decoding.reshaping import flatten, rename, unwrap
-from korvet.pipeline.decoding.specification import DAYS, Specification
+from korvet.pipeline.decoding.row_keys import Keys
+from korvet.pipeline.decoding.specification import PERIODS, Specification
 
 DELETE = "d"
+FORMATS = {HOUR: "%Y-%m-%d-%H", MONTH: "%Y-%m"}
 ERROR = pa.field("error", pa.string())
 #: The dlq table: the columns of the archive's files, so that the same readers work, and the error.
 DLQ_SCHEMA = FILE_SCHEMA.append(ERROR)
@@ -83,6 +92,8 @@ class Decoder:
     selection: Selection | None = None
     #: The decoding of the records' keys, if they become columns.
     record_keys: RecordKeys | None = None
+    #: Reads the keys of deletions if columns identify rows.
+    key_reader: KeyReader | None = None
 
     @classmethod
     def for_json(cls, specification: Specification, fields: Sequence[pa.Field]) -> Decoder:
@@ -105,9 +116,16 @@ class Decoder:
         """The columns for the records' keys."""
         return () if self.record_keys is None else self.record_keys.fields
 
+    @property
+    def keys(self) -> Keys:
+        """The columns that identify a row of an upsert table."""
+        if self.specification.key:
+            return Keys(self.specification.key)
+        return Keys((KEY,), HEADER_BYTES if self.has_framed_keys else 0)
+
     def partition_columns(self) -> tuple[str, ...]:
         """Return the names of the typed table's partition columns."""
-        return tuple(DATE if name == DAYS else name for name in self.specification.partition_by)
+        return tuple(PERIODS.get(name, name) for name in self.specification.partition_by)
 
 
 def own_fields(specification: Specification) -> list[pa.Field]:
@@ -117,14 +135,16 @@ def own_fields(specification: Specification) -> list[pa.Field]:
         pa.field(OFFSET, pa.int64()),
         pa.field(TIMESTAMP, pa.timestamp("us", "UTC")),
     ]
-    if specification.upsert or specification.keep_key:
+    if specification.keep_key or (specification.upsert and not specification.key):
         fields.append(pa.field(KEY, pa.binary()))
     if specification.unwrap:
         fields.append(pa.field(OPERATION, pa.string()))
     if specification.keep_raw:
         fields.append(pa.field(RAW, pa.binary()))
-    if DAYS in specification.partition_by:
-        fields.append(pa.field(DATE, pa.date32()))
+    periods = [PERIODS[name] for name in specification.partition_by if name in PERIODS]
+    fields += [pa.field(name, pa.date32() if name == DATE else pa.string()) for name in periods]
+    if specification.deletes == "soft":
+        fields += [pa.field(DELETED, pa.bool_()), pa.field(DELETED_AT, pa.timestamp("us", "UTC"))]
     return fields
 
 
@@ -141,7 +161,10 @@ class Opened:
 
 @frozen
 class Decoded:
-    """Result of decoding some rows. With upsert, the column `_deleted` of `typed` marks deletions."""
+    """Result of decoding some rows. With upsert, the column `_deleted` of `typed` marks deletions.
+
+    If columns identify rows, deletions have at least these columns.
+    """
 
     typed: pa.Table
     bad: pa.Table
@@ -217,9 +240,11 @@ def decode(decoder: Decoder, archived: pa.Table, known_bad: Collection[tuple[int
     """
     opened = open_values(decoder, archived)
     values, faults = opened.values, opened.faults
-    arrays = fitted(decoder, opened)
     specification = decoder.specification
-    if specification.upsert:
+    if specification.key:
+        read_keys_of_deletions(decoder, archived, opened)
+    arrays = fitted(decoder, opened)
+    if specification.upsert and not specification.key:
         refuse_without_key(archived, faults)
         if decoder.has_framed_keys:
             refuse_unframed_keys(archived, faults)
@@ -246,12 +271,12 @@ def decode(decoder: Decoder, archived: pa.Table, known_bad: Collection[tuple[int
         if number not in left_out:
             is_kept = number not in strangers and (value is not None or keeps_tombstones)
             (kept if is_kept else skipped).append(number)
-    columns |= own_columns(specification, archived, opened)
+    columns |= own_columns(specification, archived, opened, pa.array(deleted, pa.bool_()))
     typed = pa.Table.from_arrays(
         [columns[one.name] for one in decoder.schema], schema=nullable(decoder.schema)
     )
-    if specification.upsert:
-        typed = typed.append_column(DELETED, pa.array(deleted, pa.bool_()))
+    if specification.upsert and specification.deletes == "hard":
+        typed = typed.append_column(DELETED, columns[DELETED])
     new = [number for number in bad if number not in already_bad(archived, known_bad)]
     return Decoded(
         typed if len(kept) == len(values) else typed.take(pa.array(kept, pa.int64())),
@@ -281,19 +306,69 @@ def nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([one.with_nullable(True) for one in schema])  # noqa: FBT003  pyarrow's signature
 
 
-def own_columns(specification: Specification, archived: pa.Table, opened: Opened) -> dict[str, Any]:
+def own_columns(
+    specification: Specification, archived: pa.Table, opened: Opened, deleted: pa.Array
+) -> dict[str, Any]:
+    timestamps = archived.column("timestamp")
     columns = {
         PARTITION: archived.column("partition"),
         OFFSET: archived.column("offset"),
-        TIMESTAMP: archived.column("timestamp"),
+        TIMESTAMP: timestamps,
         KEY: archived.column("key"),
         RAW: archived.column("value"),
+        DELETED: deleted,
+        DELETED_AT: pc.if_else(deleted, timestamps, pa.scalar(None, timestamps.type)),
     }
     if specification.unwrap:
         columns[OPERATION] = pa.array(opened.operations, pa.string())
-    if DAYS in specification.partition_by:
-        columns[DATE] = archived.column("timestamp").cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
+    local = timestamps.cast(pa.timestamp("us"))
+    for name in PERIODS.keys() & set(specification.partition_by):
+        column = PERIODS[name]
+        is_day = column == DATE
+        columns[column] = (
+            local.cast(pa.date32(), safe=False) if is_day else pc.strftime(local, format=FORMATS[column])
+        )
     return columns
+
+
+def read_keys_of_deletions(decoder: Decoder, archived: pa.Table, opened: Opened) -> None:
+    """Put what the record's key states into the rows of deletions without values. Add a fault if it lacks a column."""
+    specification, faults = decoder.specification, opened.faults
+    others = {*faults.by_row, *opened.strangers}
+    numbers = [number for number, row in enumerate(opened.rows) if row is None and number not in others]
+    of_values = {one.name for one in decoder.fields}
+    names = [
+        field_name(each) if specification.reading.escaped_names else each
+        for each in specification.key
+        if each in of_values
+    ]
+    if not numbers or not names or decoder.key_reader is None:
+        return
+    found = Faults()
+    deletions = archived.take(pa.array(numbers, pa.int64()))
+    for place, row in enumerate(decoder.key_reader.rows(deletions, found)):
+        number = numbers[place]
+        try:
+            if place in found.by_row:
+                raise Unfit(found.by_row[place].removeprefix("$: "))
+            opened.rows[number] = key_columns(row, names, specification)
+            faults.may_lack.add(number)
+        except Unfit as fault:
+            reason = f"{fault}; by the fields {', '.join(names)} of the record's key a deletion finds its row"
+            faults.add(number, "key", reason)
+
+
+def key_columns(key: Row | None, names: Sequence[str], specification: Specification) -> Row:
+    """Return these fields of a record's key. Raises Unfit."""
+    if key is None:
+        raise Unfit("is null")
+    if key.keys() == {"schema", "payload"} and type(key["payload"]) is dict:  # of Connect's JSON converter
+        key = key["payload"]
+    row, _ = reshape(key, evolve(specification, unwrap=None), ())
+    missing = [name for name in names if row is None or name not in row]
+    if row is None or missing:
+        raise Unfit(f"lacks {', '.join(missing)}")
+    return {name: row[name] for name in names}
 
 
 def refuse_without_key(archived: pa.Table, faults: Faults) -> None:
@@ -311,7 +386,7 @@ def refuse_unframed_keys(archived: pa.Table, faults: Faults) -> None:
 def refuse_empty_partition_values(decoder: Decoder, columns: dict[str, pa.Array], faults: Faults) -> None:
     """Add a fault for each empty string in a partition column: Delta's log cannot distinguish it from null."""
     for name in decoder.specification.partition_by:
-        if name != DAYS and pa.types.is_string(columns[name].type):
+        if name not in PERIODS and pa.types.is_string(columns[name].type):
             for number, value in enumerate(columns[name].to_pylist()):
                 if value == "":
                     faults.add(number, f"$.{name}", "is empty, and tables are not partitioned by that")

@@ -15,14 +15,14 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructF
 
 from korvet.lake.errors import WrongTable
 from korvet.pipeline.decoding.columns import RESERVED
-from korvet.pipeline.decoding.leaves import LEAVES, Reading, SchemaFault, named
+from korvet.pipeline.decoding.leaves import DECIMAL_DIGITS, LEAVES, Reading, SchemaFault, named
 from korvet.pipeline.decoding.names import column_name, is_fit
-from korvet.pipeline.decoding.record_keys import SINGLE, SINGLE_FORMATS, RecordKeys, SingleKeys
+from korvet.pipeline.decoding.record_keys import SINGLE, SINGLE_FORMATS, KeyReader, RecordKeys, SingleKeys
 from korvet.pipeline.decoding.record_names import Selection
 from korvet.pipeline.decoding.registry import NotRegistered, Registry, Schema
 from korvet.pipeline.decoding.reshaping import flattened_fields, renamed_fields
-from korvet.pipeline.decoding.row_decoding import Decoder
-from korvet.pipeline.decoding.specification import DAYS, Format, Specification
+from korvet.pipeline.decoding.row_decoding import Decoder, JsonValues
+from korvet.pipeline.decoding.specification import PERIODS, Format, Specification
 from korvet.pipeline.decoding.tables import plain
 
 
@@ -35,9 +35,46 @@ def decoder_of(specification: Specification) -> Decoder:
         DECODERS[specification.format](specification), record_keys=record_keys_of(specification)
     )
     refuse_unfit(made)
-    return attrs.evolve(
-        made, has_framed_keys=has_framed_keys(specification), selection=selection_of(specification)
+    return with_keys(attrs.evolve(made, selection=selection_of(specification)))
+
+
+def with_keys(decoder: Decoder) -> Decoder:
+    """Return the decoder, which can read the records' keys, as far as upsert needs them. Raises the same errors."""
+    specification = decoder.specification
+    is_framed = has_framed_keys(specification)
+    made = attrs.evolve(decoder, has_framed_keys=is_framed)
+    if not specification.key:
+        return made
+    return attrs.evolve(made, key_reader=key_reader_of(made))
+
+
+def key_reader_of(decoder: Decoder) -> KeyReader:
+    """Return the reader of keys: that of their columns, or else of keys in the format of the values."""
+    specification, is_framed = decoder.specification, decoder.has_framed_keys
+    if decoder.record_keys is not None:
+        return decoder.record_keys.reader
+    kind = specification.format
+    if is_framed and kind != "json":
+        registry, subject = specification.registry, specification.key_subject
+        made = key_decoder(specification, kind, None, registry, subject)
+        return KeyReader(made.values, is_framed, has_indexes=kind == "protobuf")
+    return KeyReader(JsonValues(getattr(decoder.values, "as_written", True), is_framed), is_framed)
+
+
+def key_decoder(
+    specification: Specification, kind: Format, schema: str | None, registry: str | None, subject: str
+) -> Decoder:
+    """Return the decoder of the records' keys, as of values. Raises the errors of `decoder_of`."""
+    of_keys = Specification(
+        specification.topic,
+        format=kind,
+        schema=schema,
+        registry=registry,
+        subject=subject,
+        timestamps=specification.timestamps,
+        truncate_nanoseconds=specification.truncate_nanoseconds,
     )
+    return avro_decoder(of_keys, single=SINGLE) if kind == "avro" else DECODERS[kind](of_keys)
 
 
 def record_keys_of(specification: Specification) -> RecordKeys | None:
@@ -47,28 +84,18 @@ def record_keys_of(specification: Specification) -> RecordKeys | None:
         return None
     if specification.key_format in SINGLE_FORMATS:
         fields = [pa.field(prefix.rstrip("_") or SINGLE, SINGLE_FORMATS[specification.key_format][0])]
-        return RecordKeys(tuple(fields), (SINGLE,), SingleKeys(specification.key_format), Reading())
+        reader = KeyReader(SingleKeys(specification.key_format))
+        return RecordKeys(tuple(fields), (SINGLE,), reader, Reading())
     kind = cast("Format", specification.key_format)
     registry = None if specification.key_schema else specification.registry
-    of_keys = Specification(
-        specification.topic,
-        format=kind,
-        schema=specification.key_schema,
-        registry=registry,
-        subject=specification.key_subject,
-        timestamps=specification.timestamps,
-        truncate_nanoseconds=specification.truncate_nanoseconds,
-    )
-    made = avro_decoder(of_keys, single=SINGLE) if kind == "avro" else DECODERS[kind](of_keys)
+    made = key_decoder(specification, kind, specification.key_schema, registry, specification.key_subject)
     is_single = getattr(made.values, "single", "")
     names = [prefix.rstrip("_") or SINGLE] if is_single else [f"{prefix}{one.name}" for one in made.fields]
     return RecordKeys(
         tuple(one.with_name(name) for one, name in zip(made.fields, names, strict=True)),
         tuple(one.name for one in made.fields),
-        made.values,
-        of_keys.reading,
-        is_framed=registry is not None,
-        has_indexes=kind == "protobuf",
+        KeyReader(made.values, registry is not None, kind == "protobuf"),
+        made.specification.reading,
     )
 
 
@@ -89,7 +116,7 @@ def has_framed_keys(specification: Specification) -> bool:
     if not (specification.upsert and specification.registry and specification.framing == "confluent"):
         return False
     try:
-        Registry(specification.registry).latest(f"{specification.topic}-key")
+        Registry(specification.registry).latest(specification.key_subject)
     except NotRegistered:
         return False
     return True
@@ -305,15 +332,35 @@ def refuse_unfit_type(kind: pa.DataType, path: str) -> None:
         raise SchemaFault(f"{path}: no column can be {kind}.")
 
 
+def refuse_keys(decoder: Decoder) -> None:
+    """Raise SchemaFault if the columns of `key` cannot identify rows."""
+    kinds = {one.name: one.type for one in (*decoder.fields, *decoder.key_fields)}
+    for name in decoder.specification.key:
+        if name not in kinds:
+            raise SchemaFault(f"key: there is no column {name}; there are {', '.join(kinds)}.")
+        if pa.types.is_nested(kinds[name]) or pa.types.is_floating(kinds[name]):
+            raise SchemaFault(f"key: {name} is {named(kinds[name])}, which identifies no rows.")
+
+
+def refuse_clustering(decoder: Decoder) -> None:
+    """Raise SchemaFault if rows cannot be sorted by the columns of `cluster_by`."""
+    kinds = {one.name: one.type for one in decoder.schema if one.name not in decoder.partition_columns()}
+    for name in decoder.specification.cluster_by:
+        if name not in kinds:
+            raise SchemaFault(f"cluster_by: the files have no column {name}; they have {', '.join(kinds)}.")
+        if pa.types.is_nested(kinds[name]):
+            raise SchemaFault(f"cluster_by: {name} is {ddl_type(kinds[name])}, by which rows are not sorted.")
+
+
 def refuse_partitioning(decoder: Decoder) -> None:
     """Raise SchemaFault if the table cannot be partitioned as specified."""
     kinds = {one.name: one.type for one in (*decoder.fields, *decoder.key_fields)}
     for name in decoder.specification.partition_by:
-        if name == DAYS:
+        if name in PERIODS:
             continue
         if name not in kinds:
             raise SchemaFault(
-                f"partition_by: there is no column {name}; there are {', '.join(kinds)}, and {DAYS}."
+                f"partition_by: there is no column {name}; there are {', '.join(kinds)}, and {', '.join(PERIODS)}."
             )
         kind = kinds[name]
         if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_floating(kind):
@@ -329,8 +376,8 @@ def united(decoder: Decoder, table: Sequence[pa.Field], note: Note) -> Decoder:
     """Return the decoder for an existing table: the schema's columns, and with inference those of the table.
 
     Without inference, columns that only the table has stay null. If a schema's number type is wider or narrower than
-    the column's, the column keeps its type; `note` is called for a narrower column. Raises WrongTable for a column of
-    another type.
+    the column's, the column keeps its type until it is widened; `note` is called for a narrower column. Raises
+    WrongTable for a column of another type.
     """
     there = {one.name.lower(): one for one in table if one.name not in RESERVED}
     evolving = decoder.specification.unknown == "add" or not decoder.fields
@@ -368,10 +415,14 @@ def united_type(kind: pa.DataType, known: pa.DataType, path: str, note: Note) ->
         return pa.list_(united_type(kind.value_type, known.value_type, f"{path}[]", note))
     if are_both(kind, known, pa.types.is_signed_integer) or are_both(kind, known, pa.types.is_floating):
         if known.bit_width < kind.bit_width:
-            note(
-                f"{path} is {named(known)} in the table and {named(kind)} in the schema: values that fit "
-                f"{named(known)} are written, and others are bad rows; decode to another table for all of them"
-            )
+            note(narrower(path, known, kind, kind))
+        return known
+    if are_both(kind, known, pa.types.is_decimal):
+        scale = max(kind.scale, known.scale)
+        precision = max(kind.precision - kind.scale, known.precision - known.scale) + scale
+        if (precision, scale) != (known.precision, known.scale):
+            wide = pa.decimal128(precision, scale) if precision <= DECIMAL_DIGITS else None
+            note(narrower(path, known, kind, wide))
         return known
     if plain_nullable(kind) != plain_nullable(known):
         raise WrongTable(
@@ -379,6 +430,19 @@ def united_type(kind: pa.DataType, known: pa.DataType, path: str, note: Note) ->
             "give the field another name with rename, or decode to another table."
         )
     return kind
+
+
+def narrower(path: str, known: pa.DataType, kind: pa.DataType, wide: pa.DataType | None) -> str:
+    """Return the note about a column that cannot hold all values of the schema's type; `wide` can."""
+    remedy = (
+        "decode to another table for all of them"
+        if wide is None
+        else f"korvet lake widen makes it {named(wide)}"
+    )
+    return (
+        f"{path} is {named(known)} in the table and {named(kind)} in the schema: values that fit {named(known)} are "
+        f"written, and others are bad rows; {remedy}"
+    )
 
 
 def are_both(one: pa.DataType, other: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:

@@ -30,6 +30,8 @@ from cattrs.errors import ClassValidationError, IterableValidationError
 from cattrs.gen import make_dict_structure_fn
 
 from korvet.config import ConfigError
+from korvet.lake.schema import HOUR, MONTH
+from korvet.pipeline.decoding.columns import DATE
 from korvet.pipeline.decoding.inference import Numbers
 from korvet.pipeline.decoding.leaves import LENIENT, UTC_IF_NO_ZONE, Reading, Timestamps, Unknown
 
@@ -39,9 +41,12 @@ Tombstones = Literal["skip", "keep"]
 Unwrap = Literal["debezium"]
 KeyFormat = Literal["string", "int", "long", "json", "json-schema", "avro", "protobuf"]
 Strategy = Literal["TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"]
+Deletes = Literal["hard", "soft"]
 
 DLQ_SUFFIX = "~dlq"
-DAYS = "days"
+#: Words in `partition_by` for periods of the record's timestamp, with their columns.
+PERIODS = {"days": DATE, "hours": HOUR, "months": MONTH}
+MOST_CLUSTERED = 4  # columns
 FIRST_SECTIONS = ("defaults", "topics")
 
 
@@ -87,6 +92,8 @@ class Specification:
     tombstones: Tombstones = "skip"
     unwrap: Unwrap | None = None
     upsert: bool = False
+    key: tuple[str, ...] = ()  # with upsert: columns; by default, the record's key
+    deletes: Deletes = "hard"  # with upsert: remove deleted rows, or mark them
     rename: dict[str, str] = field(factory=dict)
     rename_file: str | None = None
     flatten: str | None = None  # separator of the joined names
@@ -97,7 +104,8 @@ class Specification:
     key_schema: str | None = None  # Spark's DDL or its JSON; JSON Schema; Avro
     key_subject: str = field(default=attrs.Factory(lambda self: f"{self.topic}-key", takes_self=True))
     key_prefix: str = "key_"
-    partition_by: tuple[str, ...] = ()  # columns; `days` is the day of the record's timestamp
+    cluster_by: tuple[str, ...] = ()  # columns by which rows are sorted when files are joined
+    partition_by: tuple[str, ...] = ()  # columns, and one of PERIODS
 
     @property
     def dlq(self) -> str:
@@ -162,8 +170,13 @@ class Specification:
             yield "message", "is for protobuf"
         yield from self._faults_of_records()
         yield from self._faults_of_keys()
+        if len(self.cluster_by) > MOST_CLUSTERED or len(set(self.cluster_by)) < len(self.cluster_by):
+            yield "cluster_by", f"accepts up to {MOST_CLUSTERED} different columns"
+        if len(PERIODS.keys() & set(self.partition_by)) > 1:
+            yield "partition_by", f"accepts one of {', '.join(PERIODS)}"
         if self.upsert and self.partition_by:
             yield "partition_by", "does not go with upsert: a row would have to move when its value changes"
+        yield from self._faults_of_upserts()
         if self.upsert and self.tombstones == "keep":
             yield "tombstones", "'keep' cannot be combined with upsert, in which tombstones delete rows"
         for table in (self.table, *self.records):
@@ -221,6 +234,16 @@ class Specification:
             yield "key_schema", f"key_format = {self.key_format!r} takes {what} registry"
         if not re.fullmatch(r"[A-Za-z0-9_]*", self.key_prefix):
             yield "key_prefix", f"{self.key_prefix!r} cannot begin names of columns; key_ could"
+
+    def _faults_of_upserts(self) -> Iterator[tuple[str, str]]:
+        if self.key and not self.upsert:
+            yield "key", "is for upsert"
+        if len(set(self.key)) < len(self.key):
+            yield "key", "names a column twice"
+        if self.deletes == "soft" and not self.upsert:
+            yield "deletes", "'soft' is for upsert; without it, tombstones = \"keep\" keeps deletions as rows"
+        if self.deletes == "soft" and self.records:
+            yield "deletes", "'soft' does not go with records: a tombstone does not state the type of its row"
 
     def _faults_of_schemas(self, given: list[str]) -> Iterator[tuple[str, str]]:
         if not given and not self.registry:

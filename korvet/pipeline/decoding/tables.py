@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Self
 from uuid import UUID
 
@@ -52,6 +53,10 @@ from korvet.pipeline.decoding.statistics import Statistics
 FORMAT_VERSION = 1
 TYPED, DLQ = "typed", "dlq"
 RANGES = "korvet.ranges"
+#: The property with the columns that identify a row of an upsert table, as a JSON array.
+KEYS = "korvet.key"
+#: The same of the columns by which rows are sorted when files are joined.
+CLUSTER_BY = "korvet.cluster_by"
 
 
 @frozen(order=True)
@@ -144,6 +149,7 @@ class DecodedTable(Snapshot):
         topic_id: UUID,
         schema: pa.Schema,
         partition_by: Sequence[str] = (),
+        more_properties: Mapping[str, str] = MappingProxyType({}),
     ) -> Self:
         """Create an empty table, or open the table that another writer just created.
 
@@ -161,6 +167,7 @@ class DecodedTable(Snapshot):
                     description=f"Topic {topic}, decoded by korvet ({kind}).",
                     configuration={
                         **properties,
+                        **more_properties,
                         "delta.checkpointInterval": CHECKPOINT_INTERVAL,
                         # By default, readers look only at the statistics of the first 32 columns.
                         "delta.dataSkippingNumIndexedCols": "-1",
@@ -185,13 +192,26 @@ class DecodedTable(Snapshot):
         return self.transactions.get(f"{self.app_id}/{partition}/start", 0)
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that identify a row, if the table is one for upserts; `_key` is the record's key."""
+        return self._names(KEYS)
+
+    @property
+    def cluster_by(self) -> tuple[str, ...]:
+        """The columns by which rows are sorted when files are joined."""
+        return self._names(CLUSTER_BY)
+
+    def _names(self, name: str) -> tuple[str, ...]:
+        return tuple(json.loads(self.delta.metadata().configuration.get(name, "[]")))
+
+    @property
     def row_count(self) -> int:
         """The number of rows, by the statistics of the log."""
         return sum(file.count or 0 for file in self.files)
 
     @property
     def schema(self) -> pa.Schema:
-        return arrow_schema(self.delta)
+        return arrow_columns(self.delta.schema())
 
     @property
     def place(self) -> tuple[str, str]:
@@ -246,11 +266,23 @@ class DecodedTable(Snapshot):
         return type(self).open(self.location, self.kind, self.topic, self.topic_id)
 
     def with_columns(self, fields: Sequence[pa.Field]) -> Self:
-        """Add columns, which may be nested, in a commit of their own. Return the snapshot with them."""
+        """Add columns, which may be nested, in a commit of their own. Return the snapshot with them.
+
+        Raises CommitConflict, Unreachable.
+        """
         there = Schema.from_arrow(pa.schema(fields)).fields
         with store_errors(self.location):
             try:
                 self.delta.alter.add_columns(there)
+            except CommitFailedError as error:
+                raise CommitConflict(f"{self.location}: {error}") from error
+        return self.reopened()
+
+    def with_properties(self, properties: Mapping[str, str]) -> Self:
+        """Set properties in a commit of their own. Return the snapshot with them. Raises as `with_columns`."""
+        with store_errors(self.location):
+            try:
+                self.delta.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
             except CommitFailedError as error:
                 raise CommitConflict(f"{self.location}: {error}") from error
         return self.reopened()
@@ -335,9 +367,9 @@ def partition_text(value: Any) -> str | None:
     return str(value)
 
 
-def arrow_schema(delta: DeltaTable) -> pa.Schema:
-    """Return a table's columns, with types normalized by `plain`."""
-    return pa.schema([one.with_type(plain(one.type)) for one in pa.schema(delta.schema().to_arrow())])
+def arrow_columns(schema: Schema) -> pa.Schema:
+    """Return the columns of Delta's schema, with types normalized by `plain`."""
+    return pa.schema([one.with_type(plain(one.type)) for one in pa.schema(schema.to_arrow())])
 
 
 def plain(kind: pa.DataType) -> pa.DataType:

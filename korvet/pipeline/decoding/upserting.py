@@ -1,46 +1,49 @@
-"""Upsert: the typed table keeps the latest row of each key, and no row of a deleted key.
+"""Upsert: the typed table keeps the latest row of each key, and no row of a deleted key, or one that is marked.
 
-Keys are compared by their bytes. If the registry has a schema for the topic's keys, they are compared without their
-framing, since the same key has another schema id after the schema has changed.
+Rows are staged as files in a hidden folder of the table. A merge reads the keys of all files, writes the files that
+have a replaced row again without it, and adds the new rows, in one commit with the decoded offsets. The commit is for
+the version after the one that was read, so a file that another writer has changed meanwhile makes it fail. If record
+keys have the framing of Confluent's clients, they are compared without it, since the same key has another schema id
+after the schema has changed.
 
-Rows are staged as files in a hidden folder of the table. deltalake merges them in this process, in one commit with the
-decoded offsets. Among rows of one partition, the greatest offset wins. If a key moved to another partition (partitions
-were added), the later timestamp wins.
+With `deletes = "soft"`, a deletion keeps the values of the key's latest row. It is a row also if there was none, so
+that an older record that is decoded later does not become the key's row.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from deltalake.exceptions import CommitFailedError
+from attrs import define, field, frozen
+from deltalake.transaction import AddAction, RemoveAction
 
-from korvet.lake.errors import CommitConflict
 from korvet.lake.location import Location
-from korvet.lake.snapshots import committing
+from korvet.lake.parallel import results
+from korvet.lake.retrying import retried_writing
+from korvet.lake.schema import Int64s
 from korvet.lake.store_errors import store_errors
-from korvet.lake.table_features import refuse_column_mapping
-from korvet.pipeline.decoding.columns import DELETED, KEY, OFFSET, PARTITION, TIMESTAMP
-from korvet.pipeline.decoding.confluent import HEADER_BYTES
-from korvet.pipeline.decoding.tables import DecodedTable, Part, Span, commit_info
+from korvet.lake.table_features import refuse_other_features
+from korvet.pipeline.decoding.columns import DELETED, DELETED_AT, OFFSET, OPERATION, PARTITION, TIMESTAMP
+from korvet.pipeline.decoding.decoded_files import PartWriter
+from korvet.pipeline.decoding.rewriting import conformed_rows, file_schema, written_instead
+from korvet.pipeline.decoding.row_keys import KeyIndex, Keys, Mask, Places, latest
+from korvet.pipeline.decoding.tables import DecodedFile, DecodedTable, Part, Span, commit_info
 
 STAGING = "_korvet_staging"
 FOLDER = re.compile(r"(\d+)-[0-9a-f]{32}")
 # Later rounds delete what killed rounds have staged, after this time.
 STALE_MS = 24 * 3600 * 1000
-NEWER = (
-    f's."{PARTITION}" = t."{PARTITION}" AND s."{OFFSET}" > t."{OFFSET}" OR s."{PARTITION}" <> t."{PARTITION}" AND '
-    f'(s."{TIMESTAMP}" IS NULL OR t."{TIMESTAMP}" IS NULL OR s."{TIMESTAMP}" >= t."{TIMESTAMP}")'
-)
-
-
-# Hexadecimal digits, because SQL's substr is for text.
-SAME_PAYLOAD = " = ".join(f"substr(encode({each}.\"{KEY}\", 'hex'), {2 * HEADER_BYTES + 1})" for each in "ts")
+# The columns of a marked row that are those of the deletion. All others are those of the key's latest row before.
+OF_DELETION = (PARTITION, OFFSET, TIMESTAMP, OPERATION, DELETED, DELETED_AT)
 
 
 def new_folder() -> str:
@@ -61,53 +64,6 @@ def sweep(location: Location, folder: str | None = None) -> None:
                 location.delete_folder(f"{STAGING}/{info.base_name}")
 
 
-def merge(
-    table: DecodedTable, spans: Sequence[Span], parts: Sequence[Part], *, has_framed_keys: bool = False
-) -> DecodedTable:
-    """Merge staged rows and advance the decoded offsets in one commit. Return the snapshot with this commit.
-
-    Raises OutOfOrder, CommitConflict, Unreachable. Then nothing was committed, as far as can be determined.
-    """
-    rows = latest(staged(table.location, parts), has_framed_keys=has_framed_keys) if parts else None
-    if rows is None or not rows.num_rows:
-        return table.commit(spans, ())
-    refuse_column_mapping(table.location, table.delta)
-    # No retry on top of other writers' commits: deltalake does not detect every conflict.
-    properties, commit_id = committing(commit_info(spans), table.next_numbers(spans), 0)
-    values = {quoted(name): f"s.{quoted(name)}" for name in rows.column_names if name != DELETED}
-    merger = (
-        table.delta.merge(
-            rows,
-            SAME_PAYLOAD if has_framed_keys else f't."{KEY}" = s."{KEY}"',
-            source_alias="s",
-            target_alias="t",
-            commit_properties=properties,
-        )
-        .when_matched_delete(f's."{DELETED}" AND ({NEWER})')
-        .when_matched_update(values, f'NOT s."{DELETED}" AND ({NEWER})')
-        .when_not_matched_insert(values, f'NOT s."{DELETED}"')
-    )
-    first = table.delta.version() + 1
-    with store_errors(table.location):
-        try:
-            merger.execute()
-        except CommitFailedError as error:
-            newer = table.reopened()
-            if not newer.has_commit(commit_id, first):
-                raise CommitConflict(f"{table.location}: {error}") from error
-            return newer
-    if (
-        table.delta.version() < first
-    ):  # no row changed, so deltalake has not committed the decoded offsets either
-        return table.commit(spans, ())
-    return table.reopened()
-
-
-def quoted(name: str) -> str:
-    """Return a column name as a case-sensitive SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def staged(location: Location, parts: Sequence[Part]) -> pa.Table:
     """Return the staged rows. Raises OSError."""
     filesystem = location.filesystem()
@@ -115,11 +71,156 @@ def staged(location: Location, parts: Sequence[Part]) -> pa.Table:
     return pa.concat_tables([pq.read_table(path, filesystem=filesystem, partitioning=None) for path in paths])
 
 
-def latest(rows: pa.Table, *, has_framed_keys: bool = False) -> pa.Table:
-    """Return the last row of each key: within a partition by offset, between partitions by timestamp."""
-    order = rows.select([KEY, PARTITION, OFFSET, TIMESTAMP]).to_pandas()
-    if has_framed_keys:
-        order[KEY] = order[KEY].str[HEADER_BYTES:]
-    order = order.sort_values([PARTITION, OFFSET]).drop_duplicates([KEY, PARTITION], keep="last")
-    order = order.sort_values([TIMESTAMP, PARTITION], na_position="first").drop_duplicates([KEY], keep="last")
-    return rows.take(pa.array(order.index.sort_values().to_numpy(), pa.int64()))
+@frozen
+class Newest:
+    """The row of each key in some new rows. `has_values` is False for deletions without a row before them."""
+
+    #: In the order of the numbers of their keys.
+    rows: pa.Table
+    keys: KeyIndex
+    places: Places
+    deleted: Mask
+    has_values: Mask
+
+    @classmethod
+    def of(cls, rows: pa.Table, keys: Keys) -> Newest:
+        index = KeyIndex.of(rows, keys)
+        numbers = index.find(rows)
+        places = Places.of(rows)
+        deleted = rows[DELETED].to_numpy()
+        found = latest(numbers, places, np.arange(rows.num_rows))
+        with_values = found.copy()
+        has_values = ~deleted[found]
+        live = latest(numbers, places, np.flatnonzero(~deleted))
+        at = np.searchsorted(numbers[live], numbers[found])
+        before = np.append(live, -1)[at]
+        is_there = (before >= 0) & (numbers[before] == numbers[found])
+        with_values[is_there & deleted[found]] = before[is_there & deleted[found]]
+        has_values |= is_there
+        return cls(
+            marked(rows.take(with_values), rows.take(found)),
+            index,
+            places.at(found),
+            deleted[found],
+            has_values,
+        )
+
+
+def marked(values: pa.Table, deletions: pa.Table) -> pa.Table:
+    """Return rows with the values of one table, and what the other one states of their deletion."""
+    columns = [(deletions if name in OF_DELETION else values)[name] for name in values.column_names]
+    return pa.Table.from_arrays(columns, schema=values.schema)
+
+
+@define
+class FileChange:
+    """The effect of new rows on a file. `older` are the new rows that do not count against rows of the file."""
+
+    older: Int64s
+    matched: Int64s
+    #: Marked rows, with the values that they have in the file.
+    kept: pa.Table | None = None
+    #: None if the file has no replaced row; empty if it has no other rows.
+    written: list[Part] | None = None
+
+
+def merge(
+    table: DecodedTable,
+    rows: pa.Table | None,
+    keys: Keys,
+    spans: Sequence[Span],
+    *,
+    info: Mapping[str, Any] | None = None,
+    transactions: Mapping[str, int] | None = None,
+) -> DecodedTable:
+    """Merge rows, and advance the decoded offsets of spans, in one commit. Return the snapshot with this commit.
+
+    `rows` have the column `_deleted`; None: there are none. `info` and `transactions` are further entries of the
+    commit. Raises OutOfOrder, CommitConflict, DamagedFile, NewerFormat, Unreachable. Then nothing was committed, as far
+    as can be determined.
+    """
+    numbers = {**table.next_numbers(spans), **(transactions or {})}
+    info = {**commit_info(spans), **(info or {})}
+    if rows is None or not rows.num_rows:
+        return table.write([], info, numbers)
+    refuse_other_features(table.location, table.delta)
+    newest = Newest.of(rows, keys)
+    is_soft = DELETED in table.schema.names
+    added = np.ones(newest.rows.num_rows, bool) if is_soft else ~newest.deleted
+    actions: list[AddAction | RemoveAction] = []
+    kept = []
+    for file, change in results(partial(_change, table, newest), table.files):
+        added[change.older] = False
+        if change.written is not None:
+            actions += [part.add_action() for part in change.written]
+            actions.append(file.remove_action(data_change=True))
+        if change.kept is not None:
+            added[change.matched] = False
+            kept.append(change.kept)
+    schema = table.schema
+    new = newest.rows.filter(pa.array(added)).select(schema.names).cast(schema)
+    found = pa.concat_tables([new, *kept]).combine_chunks()
+    parts = retried_writing(table.location, partial(_written, table, found))
+    actions += [part.add_action() for part in parts]
+    return table.write(actions, info, numbers, retries=0)
+
+
+def _written(table: DecodedTable, rows: pa.Table) -> list[Part]:
+    """Write rows to new files."""
+    with PartWriter(table.location, tuple(table.delta.metadata().partition_columns)) as writer:
+        writer.write(rows)
+    return writer.parts
+
+
+def _change(table: DecodedTable, newest: Newest, file: DecodedFile) -> FileChange:
+    return retried_writing(table.location, partial(_changed, table, newest, file))
+
+
+def _changed(table: DecodedTable, newest: Newest, file: DecodedFile) -> FileChange:
+    """Find the rows of a file that new rows replace, and write the file without them. Raises as `merge`."""
+    filesystem = table.location.filesystem()
+    schema = file_schema(table)
+    wanted = [
+        name for name in (PARTITION, OFFSET, TIMESTAMP, *newest.keys.keys.columns) if name in schema.names
+    ]
+    there = list(conformed_rows(table, file, pa.schema([schema.field(name) for name in wanted]), filesystem))
+    rows = pa.concat_tables(there)
+    numbers = newest.keys.find(rows)
+    at = np.flatnonzero(numbers >= 0)
+    matched = numbers[at]
+    counts = newest.places.at(matched).count_against(Places.of(rows).at(at))
+    change = FileChange(matched[~counts], matched[:0])
+    replaced, by = at[counts], matched[counts]
+    if not len(replaced):
+        return change
+    is_kept = (
+        newest.deleted[by] & ~newest.has_values[by] if DELETED in schema.names else np.zeros(len(by), bool)
+    )
+    left = _Left(replaced, replaced[is_kept])
+    part = written_instead(table, [file], map(left.take, conformed_rows(table, file, schema, filesystem)))
+    change.written = [] if part is None else [part]
+    if is_kept.any():
+        change.matched = by[is_kept]
+        values = pa.concat_tables(left.kept)
+        deletions = newest.rows.select(values.column_names).take(pa.array(change.matched))
+        change.kept = marked(values, deletions.cast(values.schema))
+    return change
+
+
+@define
+class _Left:
+    """Takes the replaced rows out of a file's row groups, and keeps some of them. Both are sorted indexes."""
+
+    replaced: Int64s
+    wanted: Int64s
+    kept: list[pa.Table] = field(factory=list)
+    _first: int = 0
+
+    def take(self, rows: pa.Table) -> pa.Table:
+        """Return the rows of the next row group that are not replaced."""
+        first, self._first = self._first, self._first + rows.num_rows
+        inside = self.wanted[(self.wanted >= first) & (self.wanted < self._first)] - first
+        self.kept.append(rows.take(pa.array(inside)))
+        mask = np.ones(rows.num_rows, bool)
+        mask[self.replaced[(self.replaced >= first) & (self.replaced < self._first)] - first] = False
+        return rows.filter(pa.array(mask))

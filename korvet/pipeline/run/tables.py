@@ -204,7 +204,7 @@ class Table:
         if self.archive is None or not health.is_ready(now):
             return
         with self._upkeep_errors(now):
-            faults = [*self._keep_archive(self.archive, places, now), *self._keep_decoded(now)]
+            faults = [*self._keep_archive(self.archive, places, now), *self._keep_decoded(places, now)]
             if faults:
                 health.failed(now, f"join: {faults[0]}", may_pass=False)
             else:
@@ -218,7 +218,7 @@ class Table:
             yield
         except CommitConflict as error:  # another run joins the same files, or was faster: look again later
             log.info("%(error)s", {"error": error, "topic": self.topic})
-        except Unreachable as error:
+        except (Unreachable, SparkFailed, OSError) as error:
             health.failed(now, f"upkeep: {error}", may_pass=True)
         except LakeError as error:
             health.failed(now, f"upkeep: {error}", may_pass=False)
@@ -244,19 +244,19 @@ class Table:
         self.files = tuple(file.size for file in archive.files)
         return []
 
-    def _keep_decoded(self, now: float) -> list[str]:
+    def _keep_decoded(self, places: Places, now: float) -> list[str]:
         """Look after the typed and the dlq table. Return the faults of files that cannot be joined."""
         if self.schedule.is_standby:
             return []
         faults: list[str] = []
         for decoding in self._decodings():
             if decoding.typed is not None:
-                decoding.typed = self._kept(decoding.typed, now, faults)
+                decoding.typed = self._kept(decoding.typed, places, now, faults)
             if decoding.dlq is not None:
-                decoding.dlq = self._kept(decoding.dlq, now, faults)
+                decoding.dlq = self._kept(decoding.dlq, places, now, faults)
         return faults
 
-    def _kept(self, table: DecodedTable, now: float, faults: list[str]) -> DecodedTable:
+    def _kept(self, table: DecodedTable, places: Places, now: float, faults: list[str]) -> DecodedTable:
         """Look after a typed or a dlq table, and return its newest snapshot."""
         schedule, policy = self.schedule, self.schedule.policy
         if schedule.retain_is_due(now, table.location.url):
@@ -265,7 +265,7 @@ class Table:
             return table
         self._mirror_is_due = True
         if policy.join:
-            joins = DecodedJoins(table, find=decoded_groups_by_class)
+            joins = DecodedJoins(table, find=decoded_groups_by_class, distribute=places.distribute)
             found = joins.run().errors
             table = joins.table
             if found:
