@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from attrs import define, field
+from attrs import define, field, frozen
 
 from korvet.lake.errors import Unreachable
 from korvet.lake.location import Location, sync
@@ -23,6 +23,16 @@ from korvet.lake.location import Location, sync
 COMMIT = re.compile(r"(\d{20})\.json")
 # Classic, multi-part, and V2 checkpoints. The file of this name has a V2 checkpoint's own actions, `txn` among them.
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.[^/]+)?\.(parquet|json)")
+
+
+@frozen
+class Commit:
+    """A commit of the log. `added` and `removed` are its `add` and `remove` actions that change the table's rows."""
+
+    version: int
+    time_ms: int
+    added: list[dict[str, Any]]
+    removed: list[dict[str, Any]]
 
 
 @define
@@ -57,10 +67,24 @@ class DeltaLog:
 
     def commits(self, first: int, last: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield version and commitInfo of the commits in [first, last] that are still in the log."""
-        there = {int(match[1]) for name in self._names() if (match := COMMIT.fullmatch(name))}
-        for number in sorted(there.intersection(range(first, last + 1))):
+        for number in self.versions():
+            if not first <= number <= last:
+                continue
             for action in self._actions(number, "commitInfo"):
                 yield number, action
+
+    def versions(self) -> list[int]:
+        """Return the versions whose commits are still in the log, sorted."""
+        return sorted(int(match[1]) for name in self._names() if (match := COMMIT.fullmatch(name)))
+
+    def commit(self, version: int) -> Commit:
+        """Return a commit. Raises Unreachable if the log does not have it any more."""
+        time_ms = max((info.get("timestamp", 0) for info in self._actions(version, "commitInfo")), default=0)
+        added, removed = (
+            [action for action in self._actions(version, kind) if action.get("dataChange", True)]
+            for kind in ("add", "remove")
+        )
+        return Commit(version, time_ms, added, removed)
 
     def moved(self, first: int, last: int) -> set[str] | None:
         """Return the paths of the files that commits in [first, last] have added with rows of files that they removed.

@@ -27,6 +27,10 @@ class NewerFormat(LakeError):  # noqa: N818  the name states the fault
     """The table was written by a newer korvet."""
 
 
+class NoVersion(LakeError):  # noqa: N818  the name states the fault
+    """The log, or the store, does not have a version of the table any more."""
+
+
 class UnsafeStore(LakeError):  # noqa: N818  the name states the fault
     """The store lets two writers create the same key, so commits would be lost."""
 

@@ -19,6 +19,7 @@ COMMANDS = {
     "erase": "Remove all archived records with given keys permanently.",
     "decode": "Decode archived topics to typed tables, once or continuously.",
     "widen": "Widen columns of a typed table.",
+    "changes": "Print the rows that each commit of a typed table inserted, updated and deleted.",
     "query": "Run SQL over topics, archived and current records.",
     "replay": "Produce archived records to a topic again.",
     "retain": "Remove old archived records.",
