@@ -25,6 +25,7 @@ from korvet.pipeline.decoding.rounds import Decoding
 from korvet.pipeline.decoding.tables import DecodedTable
 from korvet.pipeline.run.reporting import report_of
 from korvet.pipeline.run.schedule import State
+from tests.lake.catalogues import unity_server
 from tests.lake.iceberg_reading import newest_metadata, reading
 from tests.pipeline.confluent_serializers import Serializers
 from tests.pipeline.decoding import Lake
@@ -278,7 +279,7 @@ def test_contradicting_settings_are_refused(lake: Lake, settings: dict[str, Any]
         lake.decoding(**given)
 
 
-def test_run_decodes_mirrors_and_reports_each_table(
+def test_run_decodes_mirrors_registers_and_reports_each_table(
     memory: Cluster, topic: str, tmp_path: Path, fake: FakeRegistry
 ) -> None:
     serializers = Serializers(fake, topic, strategy="record")
@@ -291,18 +292,28 @@ def test_run_decodes_mirrors_and_reports_each_table(
             Record(b"x"),
         ],
     )
-    file = written(
-        tmp_path,
-        f"""
-        [topics.{topic}]
-        iceberg = true
-        decode = {{format = "avro", registry = "{fake.url}", subject_strategy = "RecordNameStrategy",
-            records = ["shop.Order", "shop.Payment"]}}
-        """.replace(",\n            ", ", "),
-    )
+    with unity_server() as unity:
+        file = written(
+            tmp_path,
+            f"""
+            [register]
+            type = "unity"
+            uri = "{unity.url}"
+            catalog = "main"
+            [topics.{topic}]
+            iceberg = true
+            [topics.{topic}.decode]
+            format = "avro"
+            registry = "{fake.url}"
+            subject_strategy = "RecordNameStrategy"
+            records = ["shop.Order", "shop.Payment"]
+            """,
+        )
+        run = run_once(memory, file)
 
-    run = run_once(memory, file)
-
+    name = topic.replace("-", "_").lower()
+    entries = [f"typed.{name}_shop_{each}{kind}" for each in ("order", "payment") for kind in ("", "_dlq")]
+    assert {f"main.{each}" for each in (f"korvet.{name}", *entries)} == unity.tables.keys()
     (status,) = (each for each in run.statuses if each.topic == topic)
     assert (State.CURRENT, 30, 1) == (status.state, status.decoded, status.bad)
     tables = [tmp_path / "lake-typed" / f"{topic}.{name}" for name in RECORDS]
