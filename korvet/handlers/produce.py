@@ -98,6 +98,10 @@ from korvet.storage.interface import (
 NO_TIMESTAMP = -1
 # Limit of topics whose results are converted to a response without a pause.
 TOPICS_AT_ONCE = 64
+# Limit of batches that are checked without a pause, beside that of their records.
+BATCHES_A_STEP = 16
+# The checksum of so many bytes takes about as long as the check of a record.
+BYTES_A_RECORD = 4096
 # Limit of refused records that a response lists for a partition.
 RECORD_ERRORS = 100
 
@@ -105,6 +109,8 @@ RECORD_ERRORS = 100
 ABORTABLE_SINCE, ADDS_SINCE = 11, 12
 # The version from which requests name topics by id.
 TOPIC_IDS = 13
+# Steps that are over yield nothing.
+DONE = object()
 NONE_LOST: Mapping[str, KafkaError] = {}
 
 Batches = dict[TopicPartition, RecordBatch]
@@ -171,18 +177,37 @@ Handled = ProduceResponse | PendingProduce | None
 def handle(
     broker: Broker, request: ProduceRequest, context: RequestContext
 ) -> Handled | Coroutine[Any, Any, Handled]:
-    """Handle a request. Return the response itself if nothing has to be waited for, as for one small batch."""
-    topics = request.topic_data
-    if len(topics) == 1 and len(topics[0].partition_data) == 1 and request.transactional_id is None:
-        data = topics[0]
+    """Handle a request. Return the response itself if nothing has to be waited for, as for a few small batches."""
+    if request.transactional_id is not None or len(request.topic_data) > TOPICS_AT_ONCE:
+        return _handle_all(broker, request, context)
+    known: list[Topic] = []
+    for data in request.topic_data:
         if context.version >= TOPIC_IDS:
             topic = broker.known_topic_by_id(data.topic_id)
         else:
             topic = broker.known_topic(data.name)
-        if topic is not None:
-            data.name = topic.name
-            return _handle_one(broker, request, context, topic)
-    return _handle_all(broker, request, context)
+        if topic is None:
+            return _handle_all(broker, request, context)
+        known.append(topic)
+    topics: list[Topic | KafkaError] = []
+    for data, topic in zip(request.topic_data, known, strict=True):
+        data.name = topic.name
+        try:
+            _authorize(broker, context, data)
+            _check_may_append(broker, request, context, topic, data)
+            topics.append(topic)
+        except KafkaError as error:
+            topics.append(detached(error))
+    batches: Batches = {}
+    outcomes: AppendResults = {}
+    checks = _take(broker, request, context, topics, batches, outcomes)
+    try:
+        is_done = next(checks, DONE) is DONE
+    except RequestRefused as refused:
+        return _respond_now(broker, request, context, {}, _refusals(request, refused.error))
+    if is_done:
+        return _append_now(broker, request, context, batches, outcomes)
+    return _handle_large(broker, request, context, checks, batches, outcomes)
 
 
 async def _handle_all(broker: Broker, request: ProduceRequest, context: RequestContext) -> Handled:
@@ -196,11 +221,12 @@ async def _handle_all(broker: Broker, request: ProduceRequest, context: RequestC
             lost = await _find_names(broker, request)
         if request.transactional_id is not None:
             _authorize_transaction(broker, request, context, request.transactional_id)
-        await _take_all(broker, request, context, lost, batches, outcomes)
+        topics = await _topics(broker, request, context, lost)
+        await _finish(_take(broker, request, context, topics, batches, outcomes))
         if request.transactional_id is not None:
             transactions = await _admit(broker, request, context, batches, outcomes)
     except RequestRefused as refused:
-        return await _refuse(broker, request, context, refused.error)
+        return await _respond(broker, request, context, {}, _refusals(request, refused.error))
     return await _append(broker, request, context, batches, outcomes, transactions)
 
 
@@ -226,52 +252,45 @@ async def _append(
     return await _respond(broker, request, context, batches, outcomes)
 
 
-# --- One batch of no transaction, without waiting ------------------------------------------------------------
+# --- Known topics, without waiting ---------------------------------------------------------------------------
 
 
-def _handle_one(
-    broker: Broker, request: ProduceRequest, context: RequestContext, topic: Topic
+def _append_now(
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    batches: Batches,
+    outcomes: AppendResults,
 ) -> Handled | Coroutine[Any, Any, Handled]:
-    """Handle a request with one batch. Return a coroutine for what has to be waited for, if anything has."""
-    data = request.topic_data[0]
-    partition = data.partition_data[0]
-    tp = TopicPartition(data.name, partition.index)
-    try:
-        _authorize(broker, context, data)
-        _check_may_append(broker, request, context, topic, data)
-        checks = _check(broker, request, context, topic, partition)
-        next(checks)
-    except StopIteration as checked:
-        batches: Batches = {tp: checked.value}
-    except (KafkaError, RequestRefused) as error:
-        return _respond_now(broker, request, context, {}, {tp: _failed(broker, tp, partition, error)})
-    else:
-        return _handle_large(broker, request, context, tp, checks)
+    """Append batches of no transaction. Return a coroutine if that has to wait."""
+    if not batches:
+        return _respond_now(broker, request, context, batches, outcomes)
     began = monotonic() if context.is_timed else 0.0
     appending = broker.log.try_append(batches, acks=request.acks, timeout_s=max(request.timeout_ms, 0) / 1000)
     if appending is None:
-        return _append(broker, request, context, batches, {})
+        return _append(broker, request, context, batches, outcomes)
     if began:
         context.stored_s = monotonic() - began
     if isinstance(appending, dict):
-        return _respond_now(broker, request, context, batches, appending)
-    return PendingProduce(broker, request, context, batches, {}, None, appending)
+        return _respond_now(
+            broker, request, context, batches, outcomes | appending if outcomes else appending
+        )
+    return PendingProduce(broker, request, context, batches, outcomes, None, appending)
 
 
 async def _handle_large(
     broker: Broker,
     request: ProduceRequest,
     context: RequestContext,
-    tp: TopicPartition,
-    checks: Steps[RecordBatch],
+    checks: Steps[None],
+    batches: Batches,
+    outcomes: AppendResults,
 ) -> Handled:
-    """Check the records of one batch in time slices, and append it."""
-    batches: Batches = {}
-    outcomes: AppendResults = {}
+    """Finish the checks of a request in time slices, and append its batches."""
     try:
-        batches[tp] = await run_in_slices(checks)
-    except (KafkaError, RequestRefused) as error:
-        outcomes[tp] = _failed(broker, tp, request.topic_data[0].partition_data[0], error)
+        await run_in_slices(checks)
+    except RequestRefused as refused:
+        return await _respond(broker, request, context, {}, _refusals(request, refused.error))
     return await _append(broker, request, context, batches, outcomes)
 
 
@@ -286,8 +305,12 @@ def _respond_now(
     is_success = _settle(broker, request, context, batches, outcomes)
     if request.acks == 0:
         return None
-    topics = [_answer(topic, outcomes) for topic in request.topic_data if topic.partition_data]
-    return _response(context, topics, is_success=is_success)
+    response = ProduceResponse(
+        responses=[_answer(topic, outcomes) for topic in request.topic_data if topic.partition_data]
+    )
+    if is_success:
+        context.success = response
+    return response
 
 
 # --- Any number of batches -----------------------------------------------------------------------------------
@@ -404,16 +427,13 @@ def _generation(version: int) -> Generation:
     return Generation.of(version, ABORTABLE_SINCE, ADDS_SINCE)
 
 
-async def _refuse(
-    broker: Broker, request: ProduceRequest, context: RequestContext, error: KafkaError
-) -> ProduceResponse | None:
-    """Respond with the error for every partition of the request."""
-    outcomes: AppendResults = {
+def _refusals(request: ProduceRequest, error: KafkaError) -> AppendResults:
+    """Return the error as the outcome of every partition of the request."""
+    return {
         TopicPartition(topic.name, partition.index): error
         for topic in request.topic_data
         for partition in topic.partition_data
     }
-    return await _respond(broker, request, context, {}, outcomes)
 
 
 # --- Responding ----------------------------------------------------------------------------------------------
@@ -433,8 +453,12 @@ async def _respond(
     if request.acks == 0:
         return None
     answered = [topic for topic in request.topic_data if topic.partition_data]
-    topics = await map_in_slices(lambda topic: _answer(topic, outcomes), answered)
-    return _response(context, topics, is_success=is_success)
+    response = ProduceResponse(
+        responses=await map_in_slices(lambda topic: _answer(topic, outcomes), answered)
+    )
+    if is_success:
+        context.success = response
+    return response
 
 
 def _settle(
@@ -463,67 +487,73 @@ def _settle(
     return is_success
 
 
-def _response(
-    context: RequestContext, topics: list[TopicProduceResponse], *, is_success: bool
-) -> ProduceResponse:
-    response = ProduceResponse(responses=topics)
-    if is_success:
-        context.success = response
-    return response
-
-
 # --- Batches -------------------------------------------------------------------------------------------------
 
 
-async def _take_all(
+async def _topics(
+    broker: Broker, request: ProduceRequest, context: RequestContext, lost: Mapping[str, KafkaError]
+) -> list[Topic | KafkaError]:
+    """Return the topics of a request, or the errors that refuse all batches for them."""
+    time_slices = TimeSlices()
+    topics: list[Topic | KafkaError] = []
+    for data in request.topic_data:
+        try:
+            topics.append(await _topic(broker, request, context, data, lost))
+        except KafkaError as error:
+            topics.append(detached(error))
+        await time_slices.next()
+    return topics
+
+
+def _take(
     broker: Broker,
     request: ProduceRequest,
     context: RequestContext,
-    lost: Mapping[str, KafkaError],
+    topics: Sequence[Topic | KafkaError],
     batches: Batches,
     outcomes: AppendResults,
-) -> None:
-    """Sort the partitions of a request into batches to append, and errors."""
-    time_slices = TimeSlices()
-    for data in request.topic_data:
-        topic: Topic | KafkaError
-        try:
-            topic = await _topic(broker, request, context, data, lost)
-        except KafkaError as error:
-            topic = error
+) -> Steps[None]:
+    """Sort the partitions of a request into batches to append, and errors, in one step if they are few and small.
+
+    `topics` has a topic, or the error that refuses its batches, for each topic of the request. Raises RequestRefused.
+    """
+    batches_left, records_left = BATCHES_A_STEP, RECORDS_A_STEP
+    for data, topic in zip(request.topic_data, topics, strict=True):
         for partition in data.partition_data:
+            if not batches_left or records_left <= 0:
+                batches_left, records_left = BATCHES_A_STEP, RECORDS_A_STEP
+                yield None
+            batches_left -= 1
             tp = TopicPartition(data.name, partition.index)
             try:
                 if isinstance(topic, KafkaError):
                     raise topic
                 if tp in batches or tp in outcomes:
                     raise InvalidRequest(f"partition {partition.index} stands twice in the request")
-                batches[tp] = await _checked(_check(broker, request, context, topic, partition))
+                checked = _check(broker, context, topic, partition)
+                batch = checked if isinstance(checked, RecordBatch) else (yield from checked)
+                if batch.attributes & TRANSACTIONAL_BIT and request.transactional_id is None:
+                    raise RequestRefused(TransactionalIdAuthorizationFailed("the batch is in no transaction"))
+                if not 0 <= partition.index < topic.partitions:
+                    raise UnknownTopicOrPartition(f"topic {topic.name!r} has no partition {partition.index}")
+                batches[tp] = batch
+                records_left -= batch.record_count + batch.size // BYTES_A_RECORD
             except KafkaError as error:
                 batches.pop(tp, None)
                 outcomes[tp] = _failed(broker, tp, partition, error)
-            await time_slices.next()
 
 
-async def _checked(checks: Steps[RecordBatch]) -> RecordBatch:
-    """Return the batch that was checked, in time slices unless it is small."""
-    try:
-        next(checks)
-    except StopIteration as checked:
-        batch: RecordBatch = checked.value
-        return batch
-    return await run_in_slices(checks)
+async def _finish(checks: Steps[None]) -> None:
+    """Run checks in time slices, unless they are done in one step."""
+    if next(checks, DONE) is not DONE:
+        await run_in_slices(checks)
 
 
-def _failed(
-    broker: Broker, tp: TopicPartition, data: PartitionProduceData, error: KafkaError | RequestRefused
-) -> KafkaError:
+def _failed(broker: Broker, tp: TopicPartition, data: PartitionProduceData, error: KafkaError) -> KafkaError:
     """Return the outcome of a batch that failed before it reached storage.
 
-    Its failure is recorded, so that its producer's later batches do not overtake it, unless the whole request failed.
+    Its failure is recorded, so that its producer's later batches do not overtake it.
     """
-    if isinstance(error, RequestRefused):
-        return error.error
     buffer = data.records[0] if data.records else b""
     if len(buffer) >= HEADER_BYTES and len(tp.topic) <= MAX_NAME_LENGTH:
         broker.log.note_failure(tp, ProducerBatch.of(RecordBatch(buffer)), error)
@@ -566,14 +596,13 @@ def _check_may_append(
 
 def _check(
     broker: Broker,
-    request: ProduceRequest,
     context: RequestContext,
     topic: Topic,
     partition: PartitionProduceData,
-) -> Steps[RecordBatch]:
-    """Validate and return the batch that was sent for a partition, in one step if it is small.
+) -> RecordBatch | Steps[RecordBatch]:
+    """Validate and return the batch that was sent for a partition, or return the steps of that.
 
-    Raises KafkaError, and RequestRefused.
+    Raises KafkaError. The first step is empty if the others take long.
     """
     rules = broker.rules(topic)
     batch = validate_produced(
@@ -584,6 +613,28 @@ def _check(
             f"The batch has {batch.record_count} records; batch.max.records={broker.config.batch_max_records}."
         )
     is_small = batch.record_count <= RECORDS_A_STEP and batch.attributes & CODEC_BITS == Codec.NONE
+    if (
+        not is_small
+        or rules.limits_timestamps
+        or rules.is_compacted
+        or batch.max_timestamp < batch.base_timestamp
+    ):
+        return _check_in_steps(broker, topic, partition, batch, is_small=is_small)
+    if rules.checks_records and not broker.log.checks_records(topic):
+        at_once(check_records(batch))
+    return batch
+
+
+def _check_in_steps(
+    broker: Broker,
+    topic: Topic,
+    partition: PartitionProduceData,
+    batch: RecordBatch,
+    *,
+    is_small: bool,
+) -> Steps[RecordBatch]:
+    """Validate the records of a batch as `_check` does."""
+    rules = broker.rules(topic)
     if not is_small:
         yield None
     if batch.max_timestamp < batch.base_timestamp:
@@ -594,14 +645,7 @@ def _check(
     if rules.is_compacted:
         yield from _check_keys(batch, TopicPartition(topic.name, partition.index))
     elif rules.checks_records and not rules.limits_timestamps and not broker.log.checks_records(topic):
-        if is_small:
-            at_once(check_records(batch))
-        else:
-            yield from check_records(batch)
-    if batch.attributes & TRANSACTIONAL_BIT and request.transactional_id is None:
-        raise RequestRefused(TransactionalIdAuthorizationFailed("the batch is in no transaction"))
-    if not 0 <= partition.index < topic.partitions:
-        raise UnknownTopicOrPartition(f"topic {topic.name!r} has no partition {partition.index}")
+        yield from check_records(batch)
     return batch
 
 

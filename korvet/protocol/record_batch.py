@@ -362,8 +362,13 @@ def check_records(batch: RecordBatch) -> Steps[None]:
 
     Raises InvalidRecord, and MessageTooLarge beyond MAX_UNPACKED_BYTES.
     """
-    is_compressed = batch.attributes & CODEC_BITS
-    data = (yield from _decompressed(batch)) if is_compressed else bytes(batch.buffer[HEADER_BYTES:])
+    if batch.attributes & CODEC_BITS:
+        return _check_compressed(batch)
+    return record.check(bytes(batch.buffer[HEADER_BYTES:]), batch.record_count)
+
+
+def _check_compressed(batch: RecordBatch) -> Steps[None]:
+    data = yield from _decompressed(batch)
     yield from record.check(data, batch.record_count)
 
 

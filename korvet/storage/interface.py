@@ -340,7 +340,7 @@ class Log(ABC):
     ) -> AppendResults | PendingAppend | None:
         """Do `begin_append` if it need not wait; otherwise do nothing, and return None.
 
-        The broker calls it first for a request with one batch of no transaction.
+        The broker calls it first for a request with few small batches of no transaction.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""The same Fetch, OffsetCommit and Heartbeat requests to brokers that handle them in different ways.
+"""The same Produce, Fetch, OffsetCommit and Heartbeat requests to brokers that handle them in different ways.
 
 One answers without waiting if it can. To another one, the store answers by a notification. A third one waits for
 everything. See `tests.server.ways`.
@@ -6,6 +6,10 @@ everything. See `tests.server.ways`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
@@ -15,6 +19,7 @@ from attrs import define, evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from korvet.protocol.compression import Codec
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.frames import FrameReader
 from korvet.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -33,6 +38,12 @@ from korvet.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
+)
+from korvet.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
 )
 from korvet.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from korvet.protocol.record_batch import RecordBatch, build_batch
@@ -72,6 +83,48 @@ async def append(served: Served, topic: str, partition: int) -> None:
     data = build_batch([(0, NOW_MS, b"k", b"value", ())])
     tp = TopicPartition(topic, partition)
     await served.broker._storage.append({tp: RecordBatch(data)})
+
+
+def batch_of(records: int = 1, **options: Any) -> bytes:
+    return bytes(build_batch([(i, NOW_MS, b"k", b"value", ()) for i in range(records)], **options))
+
+
+BATCHES = {
+    "small": batch_of(),
+    "of many records": batch_of(250),
+    "idempotent": batch_of(producer_id=5, producer_epoch=0, base_sequence=0),
+    "out of order": batch_of(producer_id=5, producer_epoch=0, base_sequence=7),
+    "compressed": batch_of(codec=Codec.GZIP),
+    "without key": bytes(build_batch([(0, NOW_MS, None, b"value", ())])),
+    "old": bytes(build_batch([(0, 0, b"k", b"value", ())])),
+    "transactional": batch_of(producer_id=6, producer_epoch=0, base_sequence=0, is_transactional=True),
+    "damaged": batch_of()[:-1] + b"x",
+    "cut": batch_of()[:-1],
+    "empty": b"",
+}
+
+
+@define
+class Produce:
+    """A Produce request with batches for partitions of topics: their names, numbers and keys of BATCHES."""
+
+    batches: Sequence[tuple[str, int, str]]
+    version: int = 11
+    acks: int = -1
+
+    async def apply(self, served: Served) -> None:
+        topics = [
+            TopicProduceData(
+                name=name,
+                topic_id=IDS.get(name, UUID(int=99)),
+                partition_data=[
+                    PartitionProduceData(index=index, records=[BATCHES[batch]]) for _, index, batch in found
+                ],
+            )
+            for name, found in groupby(self.batches, itemgetter(0))
+        ]
+        request = ProduceRequest(acks=self.acks, timeout_ms=1000, topic_data=topics)
+        await served.ask(frame_of(request, self.version), WAIT_S)
 
 
 @define
@@ -347,6 +400,61 @@ def test_requests_have_the_same_outcome_in_each_way(steps: list[Step]) -> None:
 @given(steps=st.lists(fetches | commits | heartbeats | others, max_size=6))
 def test_requests_have_the_same_outcome_in_each_way_with_traces_and_faults(steps: list[Step]) -> None:
     outcomes(*steps, ways=WAYS, is_wrapped=True)
+
+
+produces = st.builds(
+    Produce,
+    st.lists(
+        st.tuples(
+            st.sampled_from([*NAMES, *["plain"] * 9]),
+            st.sampled_from([0, 0, 1, 1, 2, -1]),
+            st.sampled_from([*BATCHES, *["small"] * 9]),
+        ),
+        max_size=4,
+    ),
+    version=st.sampled_from([3, 8, 11, 13]),
+    acks=st.sampled_from([-1, -1, 1, 0, 2]),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=st.lists(produces | produces | others, max_size=8))
+def test_produces_have_the_same_outcome_in_each_way(steps: list[Step]) -> None:
+    outcomes(*steps, ways=WAYS)
+
+
+@define
+class Widen:
+    """Another client adds partitions to a topic."""
+
+    topic: str
+    partitions: int
+
+    async def apply(self, served: Served) -> None:
+        topic = await served.broker.find_topic(self.topic)
+        await served.broker.alter_topic(topic, partitions=self.partitions, settings={})
+
+
+@pytest.mark.parametrize("count", [2, 16, 17, 40])
+def test_batches_of_many_partitions_are_appended_in_each_way(count: int) -> None:
+    kinds = ["small", "of many records", "compressed", "damaged"] if count == 40 else ["small"]
+    batches = [("plain", index, kinds[index % len(kinds)]) for index in range(count)]
+    outcome = everywhere(Widen("plain", 40), Produce(batches))
+
+    (frame,) = frames_in(outcome)
+    _, response = decode_response(ProduceResponse, 11, bytearray(frame))
+    codes = [each.error_code for each in response.responses[0].partition_responses]
+    assert [ErrorCode.CORRUPT_MESSAGE if kind == "damaged" else 0 for *_, kind in batches] == codes
+
+
+def test_transactional_batch_refuses_all_batches_of_its_request() -> None:
+    outcome = everywhere(Produce([("plain", 0, "small"), ("plain", 1, "transactional")]))
+
+    (frame,) = frames_in(outcome)
+    _, response = decode_response(ProduceResponse, 11, bytearray(frame))
+    codes = [each.error_code for each in response.responses[0].partition_responses]
+    assert [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] * 2 == codes
+    assert not any(outcome.records.values())
 
 
 def frames_in(outcome: Outcome) -> list[bytes]:

@@ -550,7 +550,7 @@ async def test_append_that_has_to_wait_is_not_begun(redis_server: RedisServer, l
     async with broker_on(redis_server, layout) as storage:
         one = batch([Record(b"x")])
         assert storage.try_append({}) is None
-        assert storage.try_append({TP: one, TopicPartition("t", 1): one}) is None
+        assert storage.try_append({TP: one, TopicPartition("nowhere", 0): one}) is None
         assert storage.try_append({TopicPartition("nowhere", 0): one}) is None
         for server in storage._redis.servers():  # type: ignore[attr-defined]
             server.connection.end("a test")

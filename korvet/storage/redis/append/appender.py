@@ -62,36 +62,40 @@ class Appender:
     def begin_now(
         self, batches: Mapping[TopicPartition, RecordBatch], *, acks: int, timeout_s: float
     ) -> PendingAppend | None:
-        """See `Storage.try_append`: one batch that is packed in one step, and that no replica has to confirm."""
-        if len(batches) != 1:
-            return None
-        ((tp, batch),) = batches.items()
+        """See `Storage.try_append`: batches that are packed in one step, and that no replica has to confirm."""
         context = self.context
-        partition = context.partitions.known(tp)
-        if partition is None:
-            return None
-        stream, config = partition.keys.stream, partition.shared.topic.config
-        if (
-            context.waits_for_replicas(acks, config)
-            or context.refusal(stream) is not None
-            or not context.redis.is_connected(stream)
-        ):
-            return None
-        try:
-            packed = self._pack(partition, batch, None)
-            if not isinstance(packed, Packed):
-                if batch.attributes & CODEC_BITS or batch.record_count > RECORDS_A_STEP:
-                    return None
-                packed = at_once(packed)
-        except KafkaError:
-            return None
+        redis, partitions = context.redis, context.partitions
         submission = Submission(max(APPEND_LIMIT_S, timeout_s), timeout_s, context.failed)
-        ticket = Ticket(
-            partition, config, packed, ProducerBatch.of(batch), submission, waits_for_replicas=False
-        )
-        tickets = (ticket,)
+        tickets = []
+        for tp, batch in batches.items():
+            partition = partitions.known(tp)
+            if partition is None:
+                return None
+            stream, config = partition.keys.stream, partition.shared.topic.config
+            if (
+                context.waits_for_replicas(acks, config)
+                or context.refusal(stream) is not None
+                or not redis.is_connected(stream)
+            ):
+                return None
+            try:
+                packed = self._pack(partition, batch, None)
+                if not isinstance(packed, Packed):
+                    if batch.attributes & CODEC_BITS or batch.record_count > RECORDS_A_STEP:
+                        return None
+                    packed = at_once(packed)
+            except KafkaError:
+                return None
+            tickets.append(
+                Ticket(
+                    partition, config, packed, ProducerBatch.of(batch), submission, waits_for_replicas=False
+                )
+            )
+        if not tickets:
+            return None
         submission.submit(tickets)
-        self._queue_of(partition).submit(ticket)
+        for ticket in tickets:
+            self._queue_of(ticket.partition).submit(ticket)
         return SubmittedAppend(self, submission, tickets)
 
     async def begin_markers(
