@@ -70,7 +70,7 @@ layers: $(developed)
 	$(python) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-logo
 
 unit: $(developed)
-	$(pytest) -n 2 $(without) -m 'not slow and not servers and not clients and not spark and not soak'
+	$(pytest) -n 2 $(without) -m 'not slow and not servers and not clients and not spark and not soak $(without_rows)'
 
 # Three at a time on two cores, and Spark beside them: they wait for servers and clients half of the time. What takes
 # longest is named.
@@ -83,7 +83,8 @@ spark: $(developed)
 
 # The unit tests once more on the newest Python of this machine, when that is not the one in .venv: those of the
 # broker and of its protocol. Spark would take longer to install than they run; the lake's, the pages' and the
-# comparisons' are mostly about what is not ours, and the command line's start a process each.
+# comparisons' are mostly about what is not ours, and the command line's start a process each. `rows` are thousands of
+# tests for each version of each message, which run the same code; test_oracle.py's round trips do so here.
 newest:
 	@$(call in_newest,unit)
 
@@ -95,7 +96,7 @@ in_newest = usual=$$(.ci/find-python) && newest=$$(.ci/find-python --newest) && 
 	if [ $(call version_of,$$usual) = $(call version_of,$$newest) ]; then \
 	    echo "$$newest is the newest Python of this machine, and the one in .venv."; \
 	else \
-	    $(MAKE) --no-print-directory $(1) python=.venv/newest/bin/python without='$(patsubst %,--ignore=tests/%,pipeline lake tiered cli web top metrics everything conformance bench test_packaging.py test_skips.py)' \
+	    $(MAKE) --no-print-directory $(1) python=.venv/newest/bin/python without_rows='and not rows' without='$(patsubst %,--ignore=tests/%,pipeline lake tiered cli web top metrics everything conformance bench test_packaging.py test_skips.py)' \
 	        developed=.venv/newest/.set-up-to-develop PYTHON="$$newest"; \
 	fi
 

@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def runs_its_layout(item: pytest.Item) -> bool:
     """Return True unless the test's layout is left to other servers."""
     parameters: Mapping[str, object] = getattr(getattr(item, "callspec", None), "params", {})
-    layout = LAYOUTS_ON_OTHERS.get(parameters.get("server_kind"))
+    layout = LAYOUTS_ON_OTHERS.get(parameters.get("server_kind") or parameters.get("storage"))
     # No isinstance: pytest imports this file under another name than the tests do.
     return layout is None or getattr(parameters.get("kept"), "layout", layout) == layout
 

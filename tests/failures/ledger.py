@@ -96,7 +96,7 @@ class Ledger:
                 "retry.backoff.max.ms": 100,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 100,
-                "statistics.interval.ms": 10,
+                "statistics.interval.ms": 50,  # each of them costs several milliseconds
                 "stats_cb": self._count_requests,
                 "log_level": 0,  # the tests make brokers unavailable, which would be logged
             }

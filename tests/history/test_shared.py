@@ -155,28 +155,28 @@ def check(place: Place, for_s: float, longest_s: float, every_s: float = 5.0) ->
 @pytest.mark.servers
 @pytest.mark.clients
 def test_workers_share_a_queue_through_faults() -> None:
-    check(queue_on_one_server(RECORD), 40, 3)
+    check(queue_on_one_server(RECORD), 20, 3)
 
 
 @pytest.mark.slow
 @pytest.mark.servers
 @pytest.mark.clients
 def test_workers_share_a_queue_through_failovers() -> None:
-    check(queue_on_sentinels(RECORD, promotes=True), 30, 2)
+    check(queue_on_sentinels(RECORD, promotes=True), 15, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.servers
 @pytest.mark.clients
 def test_workers_share_a_queue_whose_slot_moves() -> None:
-    check(queue_on_redis_cluster(RECORD, moves=True), 30, 3)
+    check(queue_on_redis_cluster(RECORD, moves=True), 15, 3)
 
 
 @pytest.mark.slow
 @pytest.mark.servers
 @pytest.mark.clients
 def test_workers_share_a_queue_of_the_batch_layout_through_faults() -> None:
-    check(queue_on_one_server(BATCH), 30, 3)
+    check(queue_on_one_server(BATCH), 15, 3)
 
 
 @pytest.mark.slow

@@ -278,7 +278,7 @@ def passed(events: Sequence[Event], inputs: dict[Partition, Log]) -> dict[Partit
 @pytest.mark.slow
 @pytest.mark.servers
 @pytest.mark.clients
-@pytest.mark.parametrize("cluster, for_s, longest_s", runs(20))
+@pytest.mark.parametrize("cluster, for_s, longest_s", runs(10))
 def test_transactions_are_whole_and_once(cluster: NewCluster, for_s: float, longest_s: float) -> None:
     with cluster(3) as running:
         check(running, for_s, longest_s)
@@ -334,7 +334,7 @@ def test_broker_that_accepts_late_requests_is_found(monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 @pytest.mark.servers
 @pytest.mark.clients
-@pytest.mark.parametrize("cluster, for_s, longest_s", runs(30))
+@pytest.mark.parametrize("cluster, for_s, longest_s", runs(15))
 def test_late_and_repeated_requests_change_no_transaction(
     cluster: NewCluster, for_s: float, longest_s: float
 ) -> None:

@@ -71,6 +71,9 @@ def values(count: int, *, first: int = 0, **more: object) -> list[Record]:
     ]
 
 
+PAUSE_S = 0.05  # between lots, or the machine has no time for anything else
+
+
 @contextmanager
 def growing(cluster: Cluster, topic: str) -> Iterator[None]:
     """Produce batches of records in a thread until the block ends."""
@@ -78,7 +81,7 @@ def growing(cluster: Cluster, topic: str) -> Iterator[None]:
 
     def produce() -> None:
         number = 0
-        while not ended.is_set():
+        while not ended.wait(PAUSE_S):
             cluster.produce(topic, values(50, first=number))
             number += 50
 

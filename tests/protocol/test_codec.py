@@ -57,7 +57,12 @@ from korvet.protocol.source import smallest_size
 from korvet.protocol.steps import at_once
 from tests.protocol.samples import MESSAGES, default_of, encoded, every_version, sample, value_of, version_id
 
-every_message_version = pytest.mark.parametrize("cls, version", every_version(MESSAGES), ids=version_id)
+_each_row = pytest.mark.parametrize("cls, version", every_version(MESSAGES), ids=version_id)
+
+
+def every_message_version(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a test for each version of each message."""
+    return pytest.mark.rows(_each_row(test))
 
 
 def decoded(cls: type[Any], version: int, data: bytes) -> Any:

@@ -192,6 +192,7 @@ def clipped(text: str, versions: range) -> set[int]:
     return set(parse_versions(text)) & set(versions)
 
 
+@pytest.mark.rows
 @pytest.mark.parametrize("cls", MESSAGES, ids=version_id)
 def test_every_field_is_declared_as_in_kafkas_specification(cls: type[Any]) -> None:
     versions = versions_of(cls)
@@ -201,6 +202,7 @@ def test_every_field_is_declared_as_in_kafkas_specification(cls: type[Any]) -> N
     assert kafkas == described_by_korvet(schema_of(cls).fields, versions)
 
 
+@pytest.mark.rows
 @pytest.mark.parametrize("cls", MESSAGES, ids=version_id)
 def test_key_and_versions_are_those_of_kafkas_specification(cls: type[Any]) -> None:
     kafkas, schema = specification(cls.__name__), schema_of(cls)
@@ -330,6 +332,7 @@ def converted(value: Any, field: Field, version: int, cls: Any) -> Any:
     return in_kafka_python(value, version, inner)
 
 
+@pytest.mark.rows
 @pytest.mark.parametrize("bare", [False, True], ids=["full", "bare"])
 @pytest.mark.parametrize("cls, version", known_to_kafka_python(BODIES), ids=version_id)
 def test_encoded_messages_equal_those_of_kafka_python(cls: type[Any], version: int, bare: bool) -> None:
@@ -341,6 +344,7 @@ def test_encoded_messages_equal_those_of_kafka_python(cls: type[Any], version: i
         assert theirs.encode(version=version) == encoded(message, version)
 
 
+@pytest.mark.rows
 @pytest.mark.parametrize("cls, version", known_to_kafka_python(REQUESTS), ids=version_id)
 def test_request_frames_equal_those_of_kafka_python(cls: type[Any], version: int) -> None:
     request = sample(cls, version, Random(0))
@@ -352,6 +356,7 @@ def test_request_frames_equal_those_of_kafka_python(cls: type[Any], version: int
     assert theirs.encode(header=True, framed=True) == ours
 
 
+@pytest.mark.rows
 @pytest.mark.parametrize("cls, version", known_to_kafka_python(RESPONSES), ids=version_id)
 def test_response_frames_equal_those_of_kafka_python(cls: type[Any], version: int) -> None:
     response = sample(cls, version, Random(0))

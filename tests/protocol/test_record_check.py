@@ -39,6 +39,7 @@ def each_by_itself(data: bytes, count: int) -> str:
         return outcome(data, count)
 
 
+@pytest.mark.rows
 @pytest.mark.parametrize("key", [None, b"", b"k" * 3, b"k" * 100])
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 10_000])
 @pytest.mark.parametrize("every_ms", [0, 0.3, 1, 500])

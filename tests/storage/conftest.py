@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import redis
 
 from tests.servers import (
+    VALKEY,
     RedisServer,
     ServerKind,
     ServerPair,
@@ -17,6 +19,22 @@ from tests.servers import (
     start_server,
     storage_kinds,
 )
+
+FOLDER = f"{Path(__file__).parent}/"
+# Each layout and each mapping is in one of the two other pairs, with which `make test` covers each server.
+PAIRS_ON_VALKEY = ({"record", "dense"}, {"batch", "timestamp"})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave two of the four pairs of layout and mapping to `make soak` on servers other than Valkey."""
+    for item in items:
+        if not str(item.path).startswith(FOLDER) or (call := getattr(item, "callspec", None)) is None:
+            continue
+        words = set(call.id.split("-"))
+        if call.params.get("server_kind", VALKEY) != VALKEY and any(
+            pair <= words for pair in PAIRS_ON_VALKEY
+        ):
+            item.add_marker(pytest.mark.soak)
 
 
 @pytest.fixture(scope="session", params=storage_kinds())

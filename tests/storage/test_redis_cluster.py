@@ -41,6 +41,14 @@ from tests.storage.test_redis_rights import do_everything, documented_cluster_ri
 pytestmark = pytest.mark.servers
 
 EACH_KIND = storage_kinds()
+# The contract on clusters of other servers is left to `make soak`: test_redis_streams.py tests it on these servers, and
+# the functions below test on each kind of cluster what only a cluster does.
+VALKEY_AND_SOAK = [
+    kind
+    if kind.values == (VALKEY,)
+    else pytest.param(*kind.values, id=kind.id, marks=[*kind.marks, pytest.mark.soak])
+    for kind in EACH_KIND
+]
 T = TypeVar("T")
 
 
@@ -58,7 +66,7 @@ def empty_primaries(primaries: RedisCluster) -> RedisCluster:
 
 
 @pytest.mark.xdist_group("redis-cluster")
-@pytest.mark.parametrize("primaries", EACH_KIND, indirect=True)
+@pytest.mark.parametrize("primaries", VALKEY_AND_SOAK, indirect=True)
 class TestRedisCluster(StorageContract, TransactionContract, StagedOffsetContract):
     @pytest.fixture(params=["record-timestamp"])
     def environment(self, request: pytest.FixtureRequest, empty_primaries: RedisCluster) -> Environment:
