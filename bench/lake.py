@@ -24,7 +24,7 @@ from korvet.pipeline.archive import Workers
 from korvet.pipeline.archive_status import audit, status
 from korvet.pipeline.archive_task import Outcome, Piece
 from korvet.pipeline.run.runner import Run
-from korvet.pipeline.views import Lake
+from korvet.pipeline.views import Lake, named_sources
 from tests.pipeline.lake_runs import run_of
 from tests.processes import KorvetProcess
 
@@ -107,7 +107,7 @@ def measured(topics: int, commits: int) -> dict[str, Took]:
             "status": Took.of(lambda: asked(lambda client: status(client, location, None))),
             "audit --offline": Took.of(lambda: trio.run(audit, None, location, archives_in(location))),
             "audit": Took.of(lambda: asked(lambda client: audit(client, location, archives_in(location)))),
-            "planning a query": Took.of(lambda: Lake(location).topics()),
+            "planning a query": Took.of(lambda: named_sources(Lake(location), f"select * from `{names[0]}`")),
         }
         asked(produce)
         timed = TimedWorkers(run.workers)

@@ -179,6 +179,12 @@ def security() -> Security:
     return found
 
 
+def security_settings() -> dict[str, str]:
+    """Return the settings of `security`, which contain secrets. Return none if the command has none."""
+    # Without settings, the client is not imported.
+    return security().settings() if SECURITY in click.get_current_context().meta else {}
+
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 partition_numbers = click.option(

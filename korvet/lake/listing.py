@@ -31,11 +31,13 @@ def is_table(location: Location) -> bool:
 
 def archives_in(lake: Location) -> list[str]:
     """Return the topics that have an archive in a lake, sorted. Other tables, such as typed ones, are left out."""
-    names = []
-    for name in tables_in(lake):
-        try:
-            LakeTable.open(lake, name)
-        except WrongTable:
-            continue
-        names.append(name)
-    return names
+    return [name for name in tables_in(lake) if is_archive(lake, name)]
+
+
+def is_archive(lake: Location, name: str) -> bool:
+    """Return True if a table in a lake is the archive of the topic `name`. Raises NewerFormat, Unreachable."""
+    try:
+        LakeTable.open(lake, name)
+    except WrongTable:
+        return False
+    return True

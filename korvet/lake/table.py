@@ -141,6 +141,11 @@ class LakeTable(Snapshot):
         """Return the offset at which a partition's archive begins, None if it was never archived."""
         return self.transactions.get(f"{self.app_id}/{partition}/start")
 
+    @property
+    def offset_count(self) -> int:
+        """Number of archived offsets, of all partitions."""
+        return sum(number - (self.start(partition) or 0) for partition, number in self.archived_up_to.items())
+
     def covered(self, partition: int) -> int | None:
         """Return the end of the partition's last range with records. File names account for all offsets below it."""
         return self.transactions.get(f"{self.app_id}/{partition}/covered", self.start(partition))

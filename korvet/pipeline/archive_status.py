@@ -254,12 +254,12 @@ async def audit(
     *,
     checksums: bool = False,
     on_progress: Callable[[int], None] = lambda _: None,
-) -> tuple[dict[str, int], list[Finding], dict[str, str]]:
+) -> tuple[dict[str, LakeTable], list[Finding], dict[str, str]]:
     """Audit topics' tables. With a `client`, also compare them with the broker. With `checksums`, read all files.
 
-    Return the number of audited offsets by topic, the findings, and the errors of topics that could not be audited.
+    Return the audited tables by topic, the findings, and the errors of topics that could not be audited.
     """
-    sound: dict[str, int] = {}
+    audited: dict[str, LakeTable] = {}
     findings: list[Finding] = []
     failures: dict[str, str] = {}
     known = {} if client is None else await client.topics()
@@ -271,9 +271,7 @@ async def audit(
                 described = known.get(topic) or await client.topic(topic)
                 table.check(described.topic_id)
                 findings += await audit_hot(client, table, described)
-            sound[topic] = sum(
-                number - (table.start(partition) or 0) for partition, number in table.archived_up_to.items()
-            )
+            audited[topic] = table
         except (LakeError, KafkaError) as error:
             failures[topic] = str(error)
-    return sound, findings, failures
+    return audited, findings, failures

@@ -49,6 +49,21 @@ STORED = {
 EARLIEST = -2
 
 
+def answered(spark: SparkSession, lake: Lake, sql: str) -> tuple[list[str], Iterator[dict[str, Any]]]:
+    """Run a statement over the views that it names. Return the columns of its result, and its rows.
+
+    Raises the errors of `named_sources`, and those of Spark.
+    """
+    create_views(spark, lake, sql)
+    result = spark.sql(sql)
+    schema = result.schema
+    rows = (
+        {each.name: zoned(row[index], each.dataType) for index, each in enumerate(schema)}
+        for row in result.toLocalIterator()
+    )
+    return result.columns, rows
+
+
 def create_views(spark: SparkSession, lake: Lake, sql: str) -> list[str]:
     """Create the views whose names occur in `sql`, and return these names. Raises the errors of `named_sources`."""
     chosen = named_sources(lake, sql)

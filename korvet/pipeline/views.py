@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from korvet.lake.errors import LakeError
-from korvet.lake.listing import archives_in, tables_in
+from korvet.lake.listing import is_archive, tables_in
 from korvet.lake.location import Location
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ class Lake:
     request_timeout_s: float = 30.0
 
     def topics(self) -> list[str]:
-        """Return the topics that have an archive."""
-        return archives_in(self.location)
+        """Return the tables among which the archives of topics are. `is_archive` opens one of them."""
+        return tables_in(self.location)
 
     def typed_tables(self) -> list[str]:
         """Return the typed tables."""
@@ -67,9 +67,12 @@ def named_sources(lake: Lake, sql: str, quotes: str = "`") -> dict[str, Source]:
     quoted = set(re.findall(between, sql))
     words = {word.lower() for word in re.findall(r"\w+", re.sub(between, " ", sql))}
     wanted: dict[str, list[Source]] = {}
+    mentioned = words | {each.lower() for each in quoted}
     for source in _sources(lake):
-        for name in {source.view, source.exact.lower()}:
-            if name in words or name in {each.lower() for each in quoted}:
+        found = mentioned.intersection({source.view, source.exact.lower()})
+        # Opening a table reads its log, so only those are opened that the statement mentions.
+        if found and (source.typed is not None or is_archive(lake.location, source.name)):
+            for name in found:
                 wanted.setdefault(name, []).append(source)
     return {name: _one_of(name, sources, quoted) for name, sources in wanted.items()}
 

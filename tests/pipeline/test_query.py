@@ -15,7 +15,7 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from korvet.cli.lake.query import plain
+from korvet.cli.lake.rows import plain
 from korvet.client import Record
 from korvet.lake.errors import RecreatedTopic
 from korvet.lake.location import Location

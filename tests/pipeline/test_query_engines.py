@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import asdict
 
+from korvet.cli.lake.sql_socket import Request
 from korvet.lake.errors import LakeError
 from korvet.pipeline.datafusion import query
 from korvet.pipeline.views import AmbiguousView, Lake
@@ -95,6 +97,8 @@ def test_exact_names_between_double_quotes_are_tables_of_datafusion(tmp_path: Pa
             ["--remote", "http://x", "--archived"],
             "'http://x' is not a Spark Connect server; accepted: sc://HOST:PORT",
         ),
+        (["--remote", "unix:/nothing"], "No korvet lake run answers at /nothing: No such file or directory."),
+        (["--remote", "unix:", "--archived"], "is not the path of a socket; accepted: unix:PATH"),
         (
             ["--remote", "sc://localhost:x", "--archived"],
             "is not a Spark Connect server: Port could not be cast",
@@ -126,9 +130,9 @@ def test_command_with_datafusion_starts_no_java_and_prints_json(lake: Lake, tmp_
     assert "" == done.stderr
 
 
-def asked(memory: Cluster, folder: Path, port: int, sql: str) -> subprocess.CompletedProcess[str]:
+def asked(memory: Cluster, folder: Path, remote: str, sql: str) -> subprocess.CompletedProcess[str]:
     words = [sql, "--lake", str(folder / "lake"), "--typed", str(folder / "lake-typed"), "--json"]
-    words += ["--remote", f"sc://localhost:{port}", "-b", memory.bootstrap_servers]
+    words += ["--remote", remote, "-b", memory.bootstrap_servers]
     command = [sys.executable, "-m", "korvet", "lake", "query", *words]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -141,6 +145,11 @@ def answers(port: int) -> bool:
     return True
 
 
+VALUES = """select timestamp'2020-01-01 00:00:00' as time, cast(1.5 as decimal(5, 2)) as amount, binary('q') as word,
+    named_struct('x', 1, 'y', X'ff') as pair, map('a', array(1, 2)) as lists, null as nothing, true as flag"""
+ENDLESS = "select sum(a.id * b.id) from range(100000000) a, range(100000000) b"
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_other_topics")
@@ -150,32 +159,51 @@ def test_queries_run_in_the_session_of_a_run(memory: Cluster, topic: str, tmp_pa
     memory.produce(topic, objects(100))
     file = written(tmp_path, f"defaults.lag = '200ms'\n[topics.{topic}]\ndecode = 'json'\n")
     port = free_port()
+    path = tmp_path / "sql"
+    arguments = ("--sql-port", str(port), "--sql-socket", str(path))
+    remotes = (f"sc://localhost:{port}", f"unix:{path}")
 
-    def rows(sql: str) -> list[dict[str, Any]]:
-        done = asked(memory, tmp_path, port, sql)
+    def rows(remote: str, sql: str) -> list[dict[str, Any]]:
+        done = asked(memory, tmp_path, remote, sql)
         assert 0 == done.returncode, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
-    with RunProcess(memory, file, ("--sql-port", str(port), "--metrics", "127.0.0.1:0")) as process:
+    def of_both(sql: str) -> list[dict[str, Any]]:
+        connect, of_socket = (rows(remote, sql) for remote in remotes)
+        assert connect == of_socket
+        return connect
+
+    with RunProcess(memory, file, (*arguments, "--metrics", "127.0.0.1:0")) as process:
         url = process.wait_for(r"metrics: (http://\S+)/metrics")[1]
         wait_until(lambda: answers(port) and states(url) == {topic: "current"})
-        typed = rows(f"select count(*) as n, max(_timestamp) as last from typed_{name}")
+        typed = of_both(f"select count(*) as n, max(_timestamp) as last from typed_{name}")
         memory.produce(topic, objects(50))
-        both = rows(f"select count(*) as n from {name}")
-        wrong = asked(memory, tmp_path, port, f"select nothing from {name}")
-        with RunProcess(memory, file, ("--sql-port", str(port), "--once")) as second:
+        both = of_both(f"select count(*) as n from {name}")
+        values = of_both(VALUES)
+        wrong = [asked(memory, tmp_path, remote, f"select nothing from {name}") for remote in remotes]
+        # Without cancelling, this would use all cores from here on.
+        with socket.socket(socket.AF_UNIX) as left:
+            left.connect(str(path))
+            request = Request.of(ENDLESS, str(tmp_path / "lake"), None, (), None, {}, 30.0)
+            left.sendall(json.dumps(asdict(request)).encode() + b"\n")
+        after = rows(remotes[1], f"select count(*) as n from {name}")
+        with RunProcess(memory, file, (*arguments, "--once")) as second:
             refused = second.end()
         status = process.end(signal.SIGTERM)
-    gone = asked(memory, tmp_path, port, f"select 1 from {name}")
+    gone = [asked(memory, tmp_path, remote, f"select 1 from {name}") for remote in remotes]
 
     assert [100] == [row["n"] for row in typed]
     assert typed[0]["last"].endswith("+00:00")
-    assert [{"n": 150}] == both
-    assert (1, 1) == (wrong.returncode, wrong.stderr.count("\n"))
-    assert "`nothing`" in wrong.stderr
+    assert [{"n": 150}] == both == after
+    assert {"x": 1, "y": "/w=="} == values[0]["pair"]
+    for each in wrong:
+        assert (1, 1) == (each.returncode, each.stderr.count("\n"))
+        assert "`nothing`" in each.stderr
     assert (2, 1) == (refused, len(second.lines))
     assert f"127.0.0.1:{port}: Address already in use." in second.lines[0]
     assert 0 == status
-    assert [] == [line for line in process.lines if "ERROR" in line or "WARN " in line]
-    assert 1 == gone.returncode
-    assert f"No Spark Connect server answers at localhost:{port}: Connection refused" in gone.stderr
+    logged = [line for line in process.lines if "ERROR" in line or "WARN " in line]
+    assert [] == [line for line in logged if "SPARK_JOB_CANCELLED" not in line]
+    assert [1, 1] == [each.returncode for each in gone]
+    assert f"No Spark Connect server answers at localhost:{port}: Connection refused" in gone[0].stderr
+    assert f"No korvet lake run answers at {path}: No such file or directory." in gone[1].stderr

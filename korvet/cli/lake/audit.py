@@ -11,9 +11,9 @@ from attrs import frozen
 
 from korvet.cli.lake.options import (
     config_file,
-    korvet_tables,
     lake_location,
     needing_extra,
+    opened_tables,
     parsed_location,
     storage_options,
 )
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from korvet.pipeline.archive_status import Finding
     from korvet.pipeline.decoding.tables import DecodedTable
 
-Result = tuple[dict[str, int], "list[Finding]", dict[str, str]]
+Result = tuple["dict[str, LakeTable]", "list[Finding]", dict[str, str]]
 
 
 @click.command(name="audit")
@@ -73,13 +73,15 @@ def command(
         from korvet.pipeline.decoding.specification import DLQ_SUFFIX
         from korvet.pipeline.decoding.tables import TYPED, DecodedTable, open_table
     archives = None if archive is None else parsed_location(archive, storage_texts)
-    decoded: dict[str, DecodedTable] = {}
-    names = korvet_tables(location, topics)
+    there: dict[str, LakeTable | DecodedTable] = {}
+    if topics is None:
+        there = opened_tables(location)
+    names = list(there) if topics is None else [name for name in topics.split(",") if name]
     for name in names:
-        with suppress(LakeError):  # the audit reports it
-            table = open_table(location, name)
-            if isinstance(table, DecodedTable):
-                decoded[name] = table
+        if name not in there:
+            with suppress(LakeError):  # the audit reports it
+                there[name] = open_table(location, name)
+    decoded = {name: table for name, table in there.items() if isinstance(table, DecodedTable)}
     archived = [name for name in names if name not in decoded]
 
     with Progress("proved", unit="bytes") as progress:
@@ -90,7 +92,7 @@ def command(
 
         needs_broker = archived and not offline
         result: Result = with_client(servers, audited) if needs_broker else trio.run(audited, None)
-        sound, findings, failures = result
+        tables, findings, failures = result
         for name, typed in decoded.items():
             try:
                 findings += audit_decoded(typed, name, checksums=checksums, on_progress=counting)
@@ -102,9 +104,8 @@ def command(
                     findings += compared(typed, dlq, whole, name)
             except LakeError as error:
                 failures[name] = str(error)
-    tables = {topic: LakeTable.open(location, topic) for topic in sound}
     decoded = {name: table for name, table in decoded.items() if name not in failures}
-    report = Report(sound, tables, decoded, tuple(findings), failures)
+    report = Report(tables, decoded, tuple(findings), failures)
     if as_json:
         print_json(report.to_json())
     else:
@@ -118,7 +119,6 @@ def command(
 class Report:
     """The result of an audit: the tables that could be read, what is missing, and the errors of other topics."""
 
-    partitions: dict[str, int]
     tables: dict[str, LakeTable]
     decoded: dict[str, DecodedTable]
     findings: tuple[Finding, ...]
@@ -128,7 +128,7 @@ class Report:
         from korvet.lake.erasing import erased_count, record_count
 
         return {
-            "topics": self.partitions,
+            "topics": {topic: table.offset_count for topic, table in self.tables.items()},
             "records": {topic: record_count(table) for topic, table in self.tables.items()},
             "rows": {name: table.row_count for name, table in self.decoded.items()},
             "erased": {topic: erased_count(table) for topic, table in self.tables.items()},

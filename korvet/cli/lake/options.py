@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -16,6 +16,8 @@ from korvet.cli.options import assignments
 if TYPE_CHECKING:
     from korvet.lake.errors import LakeError
     from korvet.lake.location import Location
+    from korvet.lake.table import LakeTable
+    from korvet.pipeline.decoding.tables import DecodedTable
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -173,22 +175,22 @@ def korvet_tables(location: Location, topics: str | None) -> list[str]:
 
     Raises LakeError, and NoTable if there is none.
     """
-    if topics is not None:
-        return [name for name in topics.split(",") if name]
+    return list(opened_tables(location)) if topics is None else [name for name in topics.split(",") if name]
+
+
+def opened_tables(location: Location) -> dict[str, LakeTable | DecodedTable]:
+    """Return all archives, typed and dlq tables by their names. Raises LakeError, and NoTable if there is none."""
     with needing_extra():
         from korvet.lake.errors import WrongTable
         from korvet.lake.listing import tables_in
         from korvet.pipeline.decoding.tables import open_table
-    names = []
+    tables = {}
     for name in tables_in(location):
-        try:
-            open_table(location, name)
-        except WrongTable:
-            continue
-        names.append(name)
-    if not names:
+        with suppress(WrongTable):
+            tables[name] = open_table(location, name)
+    if not tables:
         raise no_archive(location)
-    return names
+    return tables
 
 
 def no_archive(location: Location) -> LakeError:

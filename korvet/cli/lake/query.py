@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import csv
-import json
-import sys
 from collections.abc import Mapping
-from datetime import date, datetime
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,9 +16,10 @@ from korvet.cli.lake.options import (
     spark_settings,
     storage_options,
 )
+from korvet.cli.lake.rows import print_rows
 from korvet.cli.lake.running import errors_in_one_line
-from korvet.cli.options import bootstrap_servers, check_addresses, security, timeout_s
-from korvet.cli.output import print_table
+from korvet.cli.lake.sql_socket import SCHEME, Request, ask
+from korvet.cli.options import bootstrap_servers, check_addresses, security, security_settings, timeout_s
 
 if TYPE_CHECKING:
     from korvet.pipeline.views import Lake
@@ -50,7 +45,7 @@ if TYPE_CHECKING:
 @click.option(
     "--remote",
     metavar="URL",
-    help="A Spark Connect server, such as that of korvet lake run --sql-port 15002: sc://localhost:15002.",
+    help="A running session: unix:PATH of korvet lake run --sql-socket, or sc://HOST:PORT of Spark Connect.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each row.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header line.")
@@ -82,6 +77,12 @@ def command(
         refuse_options_of_spark(archived=archived, of_spark=bool(remote or master or spark_texts))
     elif remote and (master or spark_texts):
         raise click.UsageError("--master and --spark-conf are for a new session, not for that of --remote.")
+    if remote and remote.startswith(SCHEME):
+        brokers = None if archived else servers
+        request = Request.of(sql, lake, typed, storage_texts, brokers, security_settings(), timeout_s())
+        columns, rows = ask(remote, request)
+        print_rows(rows, columns, as_json=as_json, as_csv=as_csv)
+        return
     if not archived:
         check_addresses(servers)
     location = parsed_location(lake, storage_texts)
@@ -115,7 +116,7 @@ def asked_spark(
     tables: Lake, sql: str, remote: str | None, master: str | None, settings: Mapping[str, str]
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """Run the statement with Spark. Return the columns and the rows of its result."""
-    from korvet.pipeline.query import create_views, zoned
+    from korvet.pipeline.query import answered
     from korvet.pipeline.session import remote_session, spark_session
 
     if remote is None:
@@ -123,57 +124,7 @@ def asked_spark(
     else:
         spark = remote_session(remote)
     try:
-        create_views(spark, tables, sql)
-        result = spark.sql(sql)
-        rows = [
-            {each.name: zoned(row[index], each.dataType) for index, each in enumerate(result.schema)}
-            for row in result.toLocalIterator()
-        ]
-        return result.columns, rows
+        columns, rows = answered(spark, tables, sql)
+        return columns, list(rows)
     finally:
         spark.stop()
-
-
-def print_rows(
-    rows: list[dict[str, Any]], columns: list[str], *, as_json: bool = False, as_csv: bool = False
-) -> None:
-    """Print rows as a table, as CSV, or as lines of JSON."""
-    if as_json:
-        for row in rows:
-            click.echo(json.dumps({name: plain(row[name]) for name in columns}, ensure_ascii=False))
-    elif as_csv:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows([["" if row[name] is None else text(row[name]) for name in columns] for row in rows])
-    else:
-        shown: list[Mapping[str, object]] = [
-            {name: value if isinstance(value := row[name], int) else text(value) for name in columns}
-            for row in rows
-        ]
-        print_table(shown, columns)
-
-
-def plain(value: object) -> object:
-    """Convert a value for JSON: times to ISO 8601, bytes to text if they are UTF-8, otherwise to base64."""
-    if isinstance(value, bytes | bytearray):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return base64.b64encode(value).decode()
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(name): plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
-    return value
-
-
-def text(value: object) -> str:
-    """Format a value for a table. Return a dash for null."""
-    if value is None:
-        return "-"
-    shown = plain(value)
-    return shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)

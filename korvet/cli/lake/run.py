@@ -22,6 +22,7 @@ from korvet.cli.lake.options import (
 )
 from korvet.cli.lake.running import ended_by_signals
 from korvet.cli.lake.serving import serving
+from korvet.cli.lake.sql_socket import answering
 from korvet.cli.options import bootstrap_servers, check_addresses, security, timeout_s
 from korvet.cli.output import print_json
 from korvet.cli.progress import ProgressLine
@@ -60,6 +61,10 @@ LOOPBACK = "127.0.0.1"
     "--sql-port", type=click.IntRange(1, 65535), metavar="PORT",
     help="Serve Spark Connect at this port of the loopback, for korvet lake query --remote sc://localhost:PORT.",
 )  # fmt: skip
+@click.option(
+    "--sql-socket", metavar="PATH",
+    help="Answer korvet lake query --remote unix:PATH of the same user, in less than a second.",
+)  # fmt: skip
 @spark_options
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def command(
@@ -69,6 +74,7 @@ def command(
     once: bool,
     metrics: str | None,
     sql_port: int | None,
+    sql_socket: str | None,
     master: str | None,
     spark_texts: tuple[str, ...],
     as_json: bool,
@@ -113,8 +119,8 @@ def command(
         display = Display()
         run = Run(read, connecting, places_of(read, location, typed, workers), workers, once, display.show)
         try:
-            with ended_by_signals(run), serving(run, address):
-                if sql_port is not None:
+            with ended_by_signals(run), serving(run, address), answering(sql_socket, workers.session):
+                if sql_port is not None or sql_socket is not None:
                     workers.session()  # before the first record
                 run.run()
         finally:
