@@ -16,7 +16,7 @@ from korvet.cli.lake.options import (
     parsed_location,
     storage_options,
 )
-from korvet.cli.lake.query import plain
+from korvet.cli.lake.rows import plain
 from korvet.cli.lake.running import ended_by_signals
 from korvet.cli.times import interval_s
 
