@@ -79,12 +79,12 @@ class DeltaLog:
 
     def commit(self, version: int) -> Commit:
         """Return a commit. Raises Unreachable if the log does not have it any more."""
-        time_ms = max((info.get("timestamp", 0) for info in self._actions(version, "commitInfo")), default=0)
-        added, removed = (
-            [action for action in self._actions(version, kind) if action.get("dataChange", True)]
-            for kind in ("add", "remove")
-        )
-        return Commit(version, time_ms, added, removed)
+        found: dict[str, list[dict[str, Any]]] = {"commitInfo": [], "add": [], "remove": []}
+        for kind, action in self._actions_of(version, *found):
+            if action.get("dataChange", True):
+                found[kind].append(action)
+        time_ms = max((info.get("timestamp", 0) for info in found["commitInfo"]), default=0)
+        return Commit(version, time_ms, found["add"], found["remove"])
 
     def moved(self, first: int, last: int) -> set[str] | None:
         """Return the paths of the files that commits in [first, last] have added with rows of files that they removed.
@@ -94,14 +94,12 @@ class DeltaLog:
         found = set()
         try:
             for number in range(first, last + 1):
-                for action in self._actions(number, "remove"):
-                    if action.get("dataChange", True):
+                for kind, action in self._actions_of(number, "remove", "add"):
+                    is_change = action.get("dataChange", True)
+                    if kind == "remove" and is_change:
                         return None
-                found |= {
-                    action["path"]
-                    for action in self._actions(number, "add")
-                    if not action.get("dataChange", True)
-                }
+                    if kind == "add" and not is_change:
+                        found.add(action["path"])
         except Unreachable:
             return None
         return found
@@ -133,27 +131,31 @@ class DeltaLog:
 
     def _checkpoint(self, path: str) -> dict[str, int]:
         if path.endswith(".json"):
-            return {action["appId"]: action["version"] for action in self._lines(path, "txn")}
+            return {action["appId"]: action["version"] for _, action in self._lines(path, "txn")}
         rows = pq.read_table(path, columns=["txn"], filesystem=self._filesystem).column("txn").drop_null()
         return {action["appId"]: action["version"] for action in rows.to_pylist()}
 
     def _actions(self, version: int, kind: str) -> Iterator[dict[str, Any]]:
+        for _, action in self._actions_of(version, kind):
+            yield action
+
+    def _actions_of(self, version: int, *kinds: str) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
-            yield from self._lines(f"{self.folder}/{version:020d}.json", kind)
+            yield from self._lines(f"{self.folder}/{version:020d}.json", *kinds)
         except FileNotFoundError:
             raise Unreachable(
                 f"{self.location}: version {version} was removed from the table's log during the read; try again."
             ) from None
 
-    def _lines(self, path: str, kind: str) -> Iterator[dict[str, Any]]:
-        mark = f'"{kind}"'.encode()
+    def _lines(self, path: str, *kinds: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield kind and content of the actions of these kinds in a file."""
+        marks = {kind: f'"{kind}"'.encode() for kind in kinds}
         with self._filesystem.open_input_stream(path) as stream:
             content = stream.read()
         for line in content.splitlines():
-            if mark in line[:32]:
-                action = json.loads(line).get(kind)
-                if action is not None:
-                    yield action
+            for kind, mark in marks.items():
+                if mark in line[:32] and (action := json.loads(line).get(kind)) is not None:
+                    yield kind, action
 
     def _names(self) -> list[str]:
         selector = pafs.FileSelector(self.folder, allow_not_found=True)

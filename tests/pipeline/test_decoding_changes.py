@@ -17,7 +17,7 @@ from korvet.lake.vacuuming import vacuum
 from korvet.pipeline.decoding.changes import CHANGE_TYPE, COMMIT_VERSION, changes
 from korvet.pipeline.decoding.expiring import drop_before
 from korvet.pipeline.decoding.joining import DecodedJoins
-from korvet.pipeline.decoding.tables import DecodedTable
+from korvet.pipeline.decoding.tables import KEYS, DecodedTable
 from tests.pipeline.decoding import DAY_MS, START_MS, Lake
 
 Place = tuple[int, int]
@@ -85,6 +85,16 @@ def test_rows_of_a_key_are_updated_and_deleted(lake: Lake) -> None:
 
     assert [("delete", 2), ("insert", 4), ("update_postimage", 10), ("update_preimage", 1)] == sorted(found)
     assert_feed_makes_each_version(lake)
+
+
+def test_rows_in_a_table_of_an_earlier_korvet_are_updated(lake: Lake) -> None:
+    lake.archive([{"a": 1}], keys=["x"])
+    lake.decode(upsert=True)
+    first = typed(lake).with_properties({KEYS: "[]"}).version + 1
+    lake.archive([{"a": 10}], keys=["x"])
+    lake.decode(upsert=True)
+
+    assert [("update_preimage", 1), ("update_postimage", 10)] == kinds(lake, "a", first)
 
 
 def test_soft_deletion_is_an_update(lake: Lake) -> None:

@@ -7,20 +7,20 @@ file is no change. In a table for upserts, a removed row and an added one of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.fs as pafs
-from attrs import define, field
+from attrs import frozen
 
 from korvet.lake.delta_log import Commit, DeltaLog
 from korvet.lake.errors import NoVersion
 from korvet.lake.schema import Int64s
 from korvet.lake.store_errors import store_errors
+from korvet.pipeline.decoding.columns import KEY
 from korvet.pipeline.decoding.rewriting import conformed_rows
 from korvet.pipeline.decoding.row_keys import KeyIndex, Keys
 from korvet.pipeline.decoding.tables import DecodedFile, DecodedTable
@@ -39,13 +39,12 @@ def changes(table: DecodedTable, first: int, last: int | None = None) -> Iterato
     """
     log = DeltaLog(table.location)
     with store_errors(table.location):
-        there = log.versions()
+        there = set(log.versions())
     for version in range(first, (table.version if last is None else last) + 1):
         if version not in there:
-            earliest = min(number for number in there if number > version)
             raise NoVersion(
                 f"{table.location}: version {version} is not in the table's log any more, which begins with "
-                f"{earliest}. Begin with the rows of the table, and the changes after its newest version, "
+                f"{min(there)}. Begin with the rows of the table, and the changes after its newest version, "
                 f"{table.version}."
             )
         with store_errors(table.location):
@@ -59,74 +58,66 @@ def changes(table: DecodedTable, first: int, last: int | None = None) -> Iterato
             ) from None
 
 
-@define
+@frozen
 class _CommitChanges:
     """The changes of a commit."""
 
     table: DecodedTable
     commit: Commit
-    _filesystem: pafs.FileSystem = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._filesystem = self.table.location.filesystem()
 
     def all(self) -> Iterator[pa.Table]:
-        removed, added = self.commit.removed, self.commit.added
-        moved = _common(self._places(removed), self._places(added)) if removed and added else {}
-        new = map(partial(_without, moved, self.table.place), self._rows(added))
-        old = map(partial(_without, moved, self.table.place), self._rows(removed))
-        if not (removed and added and self.table.keys):
+        """Yield the changed rows, the removed ones first."""
+        table = self.table
+        removed, added = (list(map(_file, each)) for each in (self.commit.removed, self.commit.added))
+        moved = _common(table.offsets(removed), table.offsets(added)) if removed and added else {}
+        new = map(partial(_without, moved, table.place), self._rows(added))
+        old = map(partial(_without, moved, table.place), self._rows(removed))
+        columns = table.keys or tuple({KEY} & set(table.schema.names))  # made by an earlier korvet
+        if not (removed and added and columns):
             for kind, tables in ((DELETE, old), (INSERT, new)):
                 for rows in tables:
-                    yield self._typed(rows, np.full(rows.num_rows, kind))
+                    yield self._with_kinds(rows, np.full(rows.num_rows, kind))
             return
         # A merge adds as many rows as it has read from the archive at a time.
-        inserted = pa.concat_tables([self.table.schema.empty_table(), *new])
-        keys = KeyIndex.of(inserted, Keys(self.table.keys))
+        inserted = pa.concat_tables([table.schema.empty_table(), *new])
+        keys = KeyIndex.of(inserted, Keys(columns))
         numbers = keys.find(inserted)
         updated = np.zeros(len(numbers), bool)
         for rows in old:
             found = keys.find(rows)
             updated |= np.isin(numbers, found)
-            yield self._typed(rows, np.where(found >= 0, BEFORE_UPDATE, DELETE))
-        yield self._typed(inserted, np.where(updated, AFTER_UPDATE, INSERT))
+            yield self._with_kinds(rows, np.where(found >= 0, BEFORE_UPDATE, DELETE))
+        yield self._with_kinds(inserted, np.where(updated, AFTER_UPDATE, INSERT))
 
-    def _rows(
-        self, files: Sequence[dict[str, Any]], columns: Sequence[str] | None = None
-    ) -> Iterator[pa.Table]:
+    def _rows(self, files: Sequence[DecodedFile]) -> Iterator[pa.Table]:
         """Yield the rows of files. Raises FileNotFoundError, DamagedFile, Unreachable."""
         schema = self.table.schema
-        wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
-        for action in files:
-            values = action.get("partitionValues") or {}
-            inside = pa.schema([each for each in wanted if each.name not in values])
-            file = DecodedFile(action["path"], action.get("size") or 0, 0, None, values, {}, {})
-            for rows in conformed_rows(self.table, file, inside, self._filesystem):
-                yield pa.table(
-                    [
-                        rows[each.name]
-                        if each.name not in values
-                        else pa.repeat(partition_value(values[each.name], each.type), rows.num_rows)
-                        for each in wanted
-                    ],
-                    schema=wanted,
-                )
+        filesystem = self.table.location.filesystem()
+        for file in files:
+            values = file.partition_values
+            inside = pa.schema([each for each in schema if each.name not in values])
+            for rows in conformed_rows(self.table, file, inside, filesystem):
+                columns = [
+                    pa.repeat(partition_value(values[each.name], each.type), rows.num_rows)
+                    if each.name in values
+                    else rows[each.name]
+                    for each in schema
+                ]
+                yield pa.table(columns, schema=schema)
 
-    def _places(self, files: Sequence[dict[str, Any]]) -> dict[int, Int64s]:
-        """Return the offsets of the rows of files, by partition."""
-        found: dict[int, list[Int64s]] = {}
-        for rows in self._rows(files, self.table.place):
-            partitions, offsets = (rows[name].to_numpy() for name in self.table.place)
-            for number in np.unique(partitions).tolist():
-                found.setdefault(number, []).append(offsets[partitions == number])
-        return {number: np.concatenate(several) for number, several in found.items()}
-
-    def _typed(self, rows: pa.Table, kinds: npt.NDArray[np.str_]) -> pa.Table:
+    def _with_kinds(self, rows: pa.Table, kinds: npt.NDArray[np.str_]) -> pa.Table:
         """Append the columns of the feed."""
         time = pa.scalar(self.commit.time_ms, pa.timestamp("ms", "UTC"))
         rows = rows.append_column(CHANGE_TYPE, pa.array(kinds, pa.string()))
         rows = rows.append_column(COMMIT_VERSION, pa.repeat(pa.scalar(self.commit.version), rows.num_rows))
         return rows.append_column(COMMIT_TIMESTAMP, pa.repeat(time, rows.num_rows))
+
+
+def _file(action: Mapping[str, Any]) -> DecodedFile:
+    """Return the file of an `add` or a `remove` action."""
+    # Both are optional in a `remove` action.
+    size, values = action.get("size") or 0, action.get("partitionValues") or {}
+    return DecodedFile(action["path"], size, 0, None, values, {}, {})
 
 
 def _common(some: dict[int, Int64s], others: dict[int, Int64s]) -> dict[int, Int64s]:
