@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import threading
@@ -45,6 +46,21 @@ def test_socket_is_of_its_user_alone_and_reports_errors_with_their_status(
     assert 1 == ended.value.code
     assert "korvet: no session\n" * 2 == capfd.readouterr().err
     assert not path.exists()
+
+
+@pytest.mark.parametrize("sent", [b"\n", b"no JSON\n", b"[]\n", b'{"sql": "select 1", "later": 1}\n'])
+def test_request_of_another_version_is_one_line(tmp_path: Path, sent: bytes) -> None:
+    path = tmp_path / "sql"
+    with answering(str(path), no_session), socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall(sent)
+        with client.makefile("rb") as lines:
+            end = json.loads(lines.read())
+
+    assert {
+        "status": 1,
+        "error": "korvet: The run does not understand the query: it is of another version.",
+    } == end
 
 
 def test_socket_of_a_killed_run_is_replaced(tmp_path: Path) -> None:

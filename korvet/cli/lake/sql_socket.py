@@ -49,6 +49,16 @@ class Request:
     timeout_s: float
 
     @classmethod
+    def parse(cls, line: bytes) -> Self:
+        """Parse the line that a client has sent. Raises ClickException."""
+        try:
+            return cls(**json.loads(line))
+        except (TypeError, ValueError):
+            raise click.ClickException(
+                "The run does not understand the query: it is of another version."
+            ) from None
+
+    @classmethod
     def of(cls, sql: str, lake: str, typed: str | None, *others: Any) -> Self:
         """Return a request whose paths are absolute: the run has another working directory."""
         return cls(sql, _absolute(lake), None if typed is None else _absolute(typed), *others)
@@ -181,7 +191,7 @@ class _Answering(socketserver.StreamRequestHandler):
 
         with suppress(OSError):  # the client has left
             try:
-                self._answer(Request(**json.loads(self.rfile.readline())))
+                self._answer(Request.parse(self.rfile.readline()))
             except Exception as error:  # noqa: BLE001  the client prints it
                 end = End(*explain(error))
             else:
