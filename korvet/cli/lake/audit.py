@@ -15,6 +15,7 @@ from korvet.cli.lake.options import (
     needing_extra,
     opened_tables,
     parsed_location,
+    split_names,
     storage_options,
 )
 from korvet.cli.options import as_json, bootstrap_servers, with_client
@@ -76,9 +77,10 @@ def command(
     there: dict[str, LakeTable | DecodedTable] = {}
     if topics is None:
         there = opened_tables(location)
-    names = list(there) if topics is None else [name for name in topics.split(",") if name]
-    for name in names:
-        if name not in there:
+        names = list(there)
+    else:
+        names = split_names(topics)
+        for name in names:
             with suppress(LakeError):  # the audit reports it
                 there[name] = open_table(location, name)
     decoded = {name: table for name, table in there.items() if isinstance(table, DecodedTable)}

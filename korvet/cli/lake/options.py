@@ -160,7 +160,7 @@ def archives(location: Location, topics: str | None) -> list[str]:
     Raises LakeError, and NoTable if there is no archive, because a mistyped location must not look like success.
     """
     if topics is not None:
-        return [name for name in topics.split(",") if name]
+        return split_names(topics)
     with needing_extra():
         from korvet.lake.listing import archives_in
 
@@ -170,12 +170,17 @@ def archives(location: Location, topics: str | None) -> list[str]:
     return names
 
 
+def split_names(text: str) -> list[str]:
+    """Return the names that commas separate."""
+    return [name for name in text.split(",") if name]
+
+
 def korvet_tables(location: Location, topics: str | None) -> list[str]:
     """Return the comma-separated `topics`, or the names of all archives, typed and dlq tables.
 
     Raises LakeError, and NoTable if there is none.
     """
-    return list(opened_tables(location)) if topics is None else [name for name in topics.split(",") if name]
+    return list(opened_tables(location)) if topics is None else split_names(topics)
 
 
 def opened_tables(location: Location) -> dict[str, LakeTable | DecodedTable]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 from attrs import asdict, define, field
 
-from korvet.cli.lake.options import no_archive
+from korvet.cli.lake.options import no_archive, split_names
 from korvet.cli.lake.running import ended_by_signals
 from korvet.cli.output import print_json
 
@@ -32,7 +32,7 @@ def tables(location: Location, names: str | None) -> list[str]:
     from korvet.lake.listing import tables_in
 
     if names is not None:
-        return [name for name in names.split(",") if name]
+        return split_names(names)
     found = tables_in(location)
     if not found:
         raise no_archive(location)

@@ -25,6 +25,7 @@ from korvet.lake.replacing import ATTEMPTS
 from korvet.lake.retrying import retried_writing
 from korvet.lake.table_features import refuse_other_features
 from korvet.pipeline.decoding.columns import RESERVED
+from korvet.pipeline.decoding.leaves import DECIMAL_DIGITS
 from korvet.pipeline.decoding.rewriting import conformed_rows, written_instead
 from korvet.pipeline.decoding.tables import TYPED, DecodedFile, DecodedTable, Part, arrow_columns
 
@@ -39,7 +40,6 @@ WIDER = {
     "float": ("double",),
 }
 DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
-DIGITS = 38
 
 
 class NotWidened(LakeError):  # noqa: N818  the name states the fault
@@ -68,7 +68,7 @@ class Widening:
 
 def is_decimal(kind: str) -> bool:
     match = DECIMAL.fullmatch(kind)
-    return match is not None and int(match[2]) <= int(match[1]) <= DIGITS and int(match[1]) > 0
+    return match is not None and int(match[2]) <= int(match[1]) <= DECIMAL_DIGITS and int(match[1]) > 0
 
 
 def widened(schema: Mapping[str, Any], several: Mapping[str, str]) -> dict[str, Any]:
