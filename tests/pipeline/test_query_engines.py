@@ -203,7 +203,7 @@ def test_queries_run_in_the_session_of_a_run(memory: Cluster, topic: str, tmp_pa
     assert f"127.0.0.1:{port}: Address already in use." in second.lines[0]
     assert 0 == status
     logged = [line for line in process.lines if "ERROR" in line or "WARN " in line]
-    assert [] == [line for line in logged if "SPARK_JOB_CANCELLED" not in line]
+    assert [] == [line for line in logged if "SPARK_JOB_CANCELLED" not in line], process.lines
     assert [1, 1] == [each.returncode for each in gone]
     assert f"No Spark Connect server answers at localhost:{port}: Connection refused" in gone[0].stderr
     assert f"No korvet lake run answers at {path}: No such file or directory." in gone[1].stderr
