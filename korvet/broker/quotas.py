@@ -38,6 +38,8 @@ from korvet.storage.interface import Storage
 
 # Limit of meters of one key. A meter takes some 3 kB. The meters that were unused for the longest time are dropped.
 MOST_METERS = 10_000
+# Limit of clients of one key whose quotas are remembered. A client id may have 32 kB.
+MOST_CLIENTS = 1_000
 
 #: The user and the client id that share a meter, "" if it does not depend on one of them.
 MeterKey = tuple[str, str]
@@ -78,12 +80,26 @@ class Enforcement:
     limits: Mapping[Entity, float] = field(factory=dict)
     unreported: dict[Found, float] | None = None  # amounts that other processes of the broker do not know
     _meters: dict[MeterKey, Meter] = field(factory=dict)  # the last used one is the last
+    _found: dict[tuple[str, str | None], Found | None] = field(factory=dict)  # by principal and client id
+
+    def change(self, limits: Mapping[Entity, float]) -> None:
+        """Replace the limits."""
+        self.limits = limits
+        self._found.clear()
 
     def limit(self, context: RequestContext) -> Found | None:
         """Return the client's limit and the key of its meter, or None without a limit."""
         if not self.limits:
             return None
-        return self.first_of(applicable(context.principal.partition(":")[2], context.client_id or ""))
+        client = context.principal, context.client_id
+        try:
+            return self._found[client]
+        except KeyError:
+            found = self.first_of(applicable(context.principal.partition(":")[2], context.client_id or ""))
+        if len(self._found) >= MOST_CLIENTS:
+            self._found.clear()
+        self._found[client] = found
+        return found
 
     def first_of(self, entities: Iterable[tuple[Entity, MeterKey]]) -> Found | None:
         """Return the limit and the key of the first entity that has a quota."""
@@ -183,12 +199,14 @@ class ClientQuotas:
 
     def _changed(self, quotas: Quotas) -> None:
         for key, enforcement in self._keys.items():
-            enforcement.limits = {entity: values[key] for entity, values in quotas.items() if key in values}
-        self._connections.limits = {
-            ((IP, address_of(entity)),): values[CONNECTION_CREATION_RATE]
-            for entity, values in quotas.items()
-            if CONNECTION_CREATION_RATE in values
-        }
+            enforcement.change({entity: values[key] for entity, values in quotas.items() if key in values})
+        self._connections.change(
+            {
+                ((IP, address_of(entity)),): values[CONNECTION_CREATION_RATE]
+                for entity, values in quotas.items()
+                if CONNECTION_CREATION_RATE in values
+            }
+        )
         self.is_enforced = any(enforcement.limits for enforcement in self._keys.values())
         self._measure_times(is_needed=bool(self._keys[REQUEST_PERCENTAGE].limits))
 
@@ -246,11 +264,12 @@ class ClientQuotas:
         `size` returns the bytes of the response; it is called only if the client has a quota.
         """
         fetches = self._keys[CONSUMER_BYTE_RATE]
-        charged = size() if fetches.limit(context) else 0
-        self._throttle(context, fetches.charge(context, charged))
+        found = fetches.limit(context)
+        charged = 0 if found is None else size()
+        self._throttle(context, fetches.add(found, charged))
         self._charge_time(context)
         if context.throttle_ms:
-            fetches.charge(context, -charged)
+            fetches.add(found, -charged)
         return not context.throttle_ms
 
     def mutated(self, context: RequestContext, partitions: int, *, is_strict: bool) -> None:
@@ -304,4 +323,5 @@ class ClientQuotas:
         self._throttle(context, min(excess_s, self._window.sample_s))
 
     def _throttle(self, context: RequestContext, throttle_s: float) -> None:
-        context.throttle_ms = max(context.throttle_ms, round(throttle_s * 1000))
+        if throttle_s:
+            context.throttle_ms = max(context.throttle_ms, round(throttle_s * 1000))

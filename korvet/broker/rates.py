@@ -59,21 +59,27 @@ class Rate(Meter):
 
     window: Window
     _samples: deque[Sample] = field(factory=deque)
+    _earlier: float = 0.0  # the amounts of all samples but the last one
 
     def record(self, amount: float, limit: float, now: float) -> None:  # noqa: ARG002  of the interface
         samples = self._samples
         self._expire(now)
         if not samples or now - samples[-1].began >= self.window.sample_s:
             samples.append(Sample(now, now))
-        if len(samples) > self.window.samples + 1:
-            samples.popleft()
-        samples[-1].amount += amount
-        samples[-1].last = now
+            if len(samples) > self.window.samples + 1:
+                samples.popleft()
+            self._add_earlier()
+        last = samples[-1]
+        last.amount += amount
+        last.last = now
 
     def excess_s(self, limit: float, now: float) -> float:
         self._expire(now)
-        total = sum(sample.amount for sample in self._samples)
-        return max(0.0, total / limit - self._measured_s(now))
+        samples = self._samples
+        if not samples:
+            return 0.0
+        excess_s = (self._earlier + samples[-1].amount) / limit - self._measured_s(now)
+        return max(0.0, excess_s)
 
     def is_idle(self, now: float) -> bool:
         self._expire(now)
@@ -81,12 +87,18 @@ class Rate(Meter):
 
     def _expire(self, now: float) -> None:
         samples = self._samples
+        if not samples or now - samples[0].last < self.window.total_s:
+            return
         while samples and now - samples[0].last >= self.window.total_s:
             samples.popleft()
+        self._add_earlier()
+
+    def _add_earlier(self) -> None:
+        self._earlier = sum([sample.amount for sample in self._samples][:-1])
 
     def _measured_s(self, now: float) -> float:
         """Return the time over which the rate is measured: at least the complete samples of the window."""
-        elapsed = now - self._samples[0].began if self._samples else 0.0
+        elapsed = now - self._samples[0].began
         missing = self.window.samples - 1 - int(elapsed / self.window.sample_s)
         return elapsed + max(0, missing) * self.window.sample_s or 0.001
 

@@ -837,11 +837,6 @@ def _name(wanted: FetchTopic, topic: Topic | KafkaError) -> str:
 
 def encoded_bytes(response: FetchResponse, version: int) -> int:
     """Return the size of a response without its header, as Kafka charges it."""
-    size = 4
-
-    def add(part: Buffer) -> None:
-        nonlocal size
-        size += len(part)
-
-    encode(response, version, add)
-    return size
+    pieces: list[Buffer] = []
+    encode(response, version, pieces.append)
+    return 4 + sum(map(len, pieces))

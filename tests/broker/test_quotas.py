@@ -134,6 +134,17 @@ async def test_number_of_meters_is_limited(
     assert [("", "new")] == list(meters)
 
 
+async def test_number_of_remembered_clients_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_CLIENTS", 10)
+    broker = await new_broker()
+    await set_quotas(broker, {USER: None}, producer_byte_rate=1000)
+    for number in range(25):
+        produce(broker, 1, client_id=f"c{number}")
+
+    assert 5 == len(broker.quotas._keys["producer_byte_rate"]._found)
+    assert 10_000 == produce(broker, 20_000 - 25, client_id="c0")
+
+
 async def test_quota_of_an_address_throttles_no_request() -> None:
     broker = await new_broker()
     await set_quotas(broker, {IP: None}, connection_creation_rate=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 
 SIZE = struct.Struct(">i")
@@ -33,8 +34,9 @@ def receive_exactly(connection: socket.socket, size: int) -> bytearray:
     buffer = bytearray(size)
     view = memoryview(buffer)
     filled = 0
+    flags = 0 if isinstance(connection, ssl.SSLSocket) else socket.MSG_WAITALL  # TLS accepts none
     while filled < size:
-        received = connection.recv_into(view[filled:], 0, socket.MSG_WAITALL)
+        received = connection.recv_into(view[filled:], 0, flags)
         if received == 0:
             raise ConnectionError("the broker closed the connection")
         filled += received
