@@ -81,7 +81,7 @@ class Shared:
     broker: Broker
     apis: Mapping[int, Api]
     memory: RequestMemory
-    readiness: Readiness | None = None  # waits for the bytes of plain connections
+    readiness: Readiness | None = None  # waits for the clients' bytes
     busy_poll: BusyPoll = field(init=False)
     complaints: LogLimit = field(factory=lambda: LogLimit(logger))
     objects: DecodedBudget = field(factory=lambda: DecodedBudget(OBJECTS_BYTES))

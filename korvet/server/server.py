@@ -287,7 +287,9 @@ class Server:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         tls = self._tls.get(listener.name)
         transport: Transport = (
-            PlainTransport(sock, shared.readiness) if tls is None else TlsTransport(sock, tls)
+            PlainTransport(sock, shared.readiness)
+            if tls is None
+            else TlsTransport(sock, tls, shared.readiness)
         )
         session = self._authentication.session(listener.name, peer)
         connection = ServedConnection(transport, peer, listener.name, shared, self._ended, session)

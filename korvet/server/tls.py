@@ -19,6 +19,7 @@ from korvet.pem import words
 from korvet.protocol.buffers import Buffer
 from korvet.protocol.errors import ProtocolError
 from korvet.server.keystores import ListenerTls
+from korvet.server.readiness import Readiness
 from korvet.server.transport import BYTES_AT_ONCE, Transport, is_readable
 
 # The largest plaintext of a TLS record, the unit in which OpenSSL encrypts and decrypts.
@@ -55,6 +56,7 @@ class TlsTransport(Transport):
 
     plain: socket.socket  # until the handshake begins
     tls: ListenerTls
+    readiness: Readiness | None = None
     number: int = field(init=False)
     username: str | None = None
     _sock: ssl.SSLSocket = field(init=False)
@@ -132,7 +134,7 @@ class TlsTransport(Transport):
         return count
 
     def has_arrived(self) -> bool:
-        return bool(self._is_over or self._sock.pending() or is_readable(self._sock))
+        return self._has_bytes or is_readable(self._sock)
 
     def send(self, buffers: list[Buffer], first: int) -> int:
         # After one of WANTS, OpenSSL must be called again with the same bytes, and the caller's buffers are the same.
@@ -143,10 +145,38 @@ class TlsTransport(Transport):
             return 0
 
     async def wait_readable(self) -> None:
-        if self._is_over or self._sock.pending():
+        if self._has_bytes:
             await trio.lowlevel.checkpoint()
         else:
             await self._wait(self._until_readable)
+
+    async def serve_readable(self, serve: Callable[[], bool]) -> None:
+        if self.readiness is None:
+            await super().serve_readable(serve)
+            return
+        is_served = True
+
+        def serve_bytes() -> bool:
+            nonlocal is_served
+            is_served = serve()
+            return is_served and self._waits_for_bytes
+
+        while is_served:
+            if self._waits_for_bytes:
+                await self.readiness.serve(self.number, serve_bytes)
+            else:
+                await self.wait_readable()
+                is_served = serve()
+
+    @property
+    def _has_bytes(self) -> bool:
+        """True if `receive_into` does not depend on the socket: OpenSSL has decrypted bytes, or none will follow."""
+        return self._is_over or self._sock.pending() > 0
+
+    @property
+    def _waits_for_bytes(self) -> bool:
+        """True if the socket must be readable for `receive_into`."""
+        return not self._has_bytes and self._until_readable is trio.lowlevel.wait_readable
 
     async def wait_writable(self) -> None:
         await self._wait(self._until_writable)
@@ -158,6 +188,8 @@ class TlsTransport(Transport):
             await trio.sleep(BUSY_PAUSE_S)
 
     def close(self) -> None:
+        if self.readiness is not None:
+            self.readiness.forget(self.number)
         if hasattr(self, "_sock"):
             with suppress(OSError, ValueError):
                 self._sock.unwrap()  # sends close_notify

@@ -14,17 +14,18 @@ from typing import Any
 import pytest
 import trio
 from attrs import evolve
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from korvet.client import open_client
 from korvet.client.model import Record, TopicPartition
 from korvet.client.security import Sasl
 from korvet.config import Config, Listener
 from korvet.protocol.buffers import Buffer
-from korvet.protocol.errors import ErrorCode
+from korvet.protocol.errors import ErrorCode, ProtocolError
 from korvet.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from korvet.protocol.messages.metadata import MetadataRequest
 from korvet.server.keystores import ListenerTls, listeners_tls, refresh
+from korvet.server.readiness import Readiness, open_readiness
 from korvet.server.server import Server
 from korvet.server.tls import TlsTransport
 from tests.certificates import Authority
@@ -79,13 +80,30 @@ def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
+@pytest.fixture(params=[True, False], ids=["epoll", "trio"])
+async def readiness(request: pytest.FixtureRequest) -> AsyncIterator[Readiness | None]:
+    """The task that waits for all clients, or None where every connection's task does."""
+    if not request.param:
+        yield None
+        return
+    with open_readiness() as readiness:
+        assert readiness is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(readiness.run)
+            yield readiness
+            nursery.cancel_scope.cancel()
+
+
 @pytest.fixture
 async def ends(
-    tls: ListenerTls, sockets: tuple[socket.socket, socket.socket], authority: Authority
+    tls: ListenerTls,
+    sockets: tuple[socket.socket, socket.socket],
+    authority: Authority,
+    readiness: Readiness | None,
 ) -> AsyncIterator[tuple[TlsTransport, trio.SSLStream[trio.SocketStream]]]:
     """A transport after the handshake, and the client's stream."""
     ours, theirs = sockets
-    transport = TlsTransport(ours, tls)
+    transport = TlsTransport(ours, tls, readiness)
     plain = trio.SocketStream(trio.socket.from_stdlib_socket(theirs))
     stream = trio.SSLStream(plain, authority.context(), server_hostname="localhost", https_compatible=True)
     async with trio.open_nursery() as nursery:
@@ -131,6 +149,42 @@ async def test_bytes_that_are_decrypted_already_are_noticed(ends: Ends) -> None:
     assert not transport.has_arrived()
     with pytest.raises(BlockingIOError):
         transport.receive_into(bytearray(10))
+
+
+@pytest.mark.parametrize("size", [3, 1000])
+async def test_client_is_served_with_all_its_bytes_until_its_end(ends: Ends, size: int) -> None:
+    transport, client = ends
+    got = bytearray()
+
+    def serve() -> bool:
+        buffer = bytearray(size)
+        try:
+            count = transport.receive_into(buffer)
+        except BlockingIOError:
+            return True
+        got.extend(buffer[:count])
+        return bool(count)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(transport.serve_readable, serve)
+        for data in (b"a", b"bcdefgh", b"i" * 5000):
+            await wait_all_tasks_blocked()
+            await client.send_all(data)
+        await wait_all_tasks_blocked()
+        client.transport_stream.socket.shutdown(socket.SHUT_WR)
+    assert b"abcdefgh" + b"i" * 5000 == got
+
+
+async def test_error_is_raised_where_the_client_is_waited_for(ends: Ends) -> None:
+    transport, client = ends
+
+    def serve() -> bool:
+        raise ProtocolError("what it has sent")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.send_all, b"x")
+        with pytest.raises(ProtocolError, match="what it has sent"):
+            await transport.serve_readable(serve)
 
 
 async def test_end_of_the_clients_bytes_is_reported_after_them(ends: Ends) -> None:
