@@ -550,8 +550,10 @@ class GroupCoordinator:
 
     def drop_if_replaced(self, held: HeldGroup, outcomes: Outcomes) -> None:
         """Drop the group if the store has refused this broker as its coordinator."""
-        if any(isinstance(outcome, NotCoordinator) for outcome in outcomes.values()):
-            self.runtime.drop(held)
+        for outcome in outcomes.values():
+            if isinstance(outcome, NotCoordinator):
+                self.runtime.drop(held)
+                return
 
     async def _permitted(
         self, group_id: str, check: CommitCheck

@@ -415,17 +415,16 @@ class StartedAck(StartedCall, PendingAck):
         if self._is_answered or not isinstance(replies, list):
             self.answer()
             return
-        tps = [partition.tp for partition in self.offsets]
         try:
             self.groups.fenced_answer(self.group_id, replies, self.generation_id)
         except KafkaError as error:
-            self._results = dict.fromkeys(tps, error)
-            self.answer()
+            self._end_with(error)
             return
-        self._results = dict.fromkeys(tps)
+        self._results = {}
         redis = self.groups.redis
         commands = []
         for partition, offset in self.offsets.items():
+            self._results[partition.tp] = None
             run_id = redis.run_id(partition.keys.stream)
             commands.append(self.groups.follow_command(run_id, self.group_id, partition, offset.offset))
         try:
@@ -439,14 +438,17 @@ class StartedAck(StartedCall, PendingAck):
             return
         replies = answered.reply
         if isinstance(replies, list):
-            followed = zip(self.offsets, replies, strict=True)
-            self._unfollowed = [partition for partition, reply in followed if reply != [b"ok"]]
+            for partition, reply in zip(self.offsets, replies, strict=True):
+                if reply != [b"ok"]:
+                    self._unfollowed.append(partition)
         else:
             self._unfollowed = [*self.offsets]
         self.answer()
 
     def expire(self) -> None:
-        error = self.groups.redis.absence()
+        self._end_with(self.groups.redis.absence())
+
+    def _end_with(self, error: KafkaError) -> None:
         self._results = dict.fromkeys([partition.tp for partition in self.offsets], error)
         self.answer()
 
