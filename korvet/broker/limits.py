@@ -120,7 +120,7 @@ class AnswerBudget:
     def change(self, difference: int) -> None:
         """Take `difference` more bytes for records that were read, or release bytes if it is negative."""
         self._add(difference)
-        self.highest = max(self.highest, self.read)
+        self.highest = max(self.highest, self.taken - self._reserved)
 
     def exchange(self, reserved: int, difference: int) -> None:
         """Release the bytes that `reserve` took, and take `difference` more as `change` does."""

@@ -169,6 +169,11 @@ class GroupCoordinator:
         """Return the existing topics as groups see them."""
         return self._known.see(await self.storage.topics())
 
+    def _known_topics(self, group_id: str) -> Topics | None:
+        """Return the topics for a group that this process runs, if they need not be waited for."""
+        topics = self.storage.known_topics() if self.routing.is_own(group_id) else None
+        return None if topics is None else self._known.see(topics)
+
     async def run(self) -> None:
         """Load all saved groups, again after each change of the membership, and handle their timeouts, forever."""
         await self.runtime.run()
@@ -294,15 +299,9 @@ class GroupCoordinator:
         """
         _check_group_id(group_id)
         topics = await self._topics()
-        now_ms = current_ms()
-        at_rest = self.runtime.at_rest(group_id, now_ms)
+        if (steady := self._consumer_answer(group_id, request, topics)) is not None:
+            return steady
         limits = self.consumer_limits(group_id)
-        if at_rest is not None and isinstance(at_rest.machine.group, ConsumerGroup):
-            group = at_rest.machine.group
-            if (member := steady_member(group, request, topics)) is not None:
-                group.limits = limits
-                group.extend_session(member, now_ms)
-                return self._answer(group, Beat(member.member_id, member.epoch), topics)
         async with self.runtime.hold(group_id) as held:
             resolved = Resolved(matching, invalid)
             beat = consumer_beat(
@@ -312,24 +311,57 @@ class GroupCoordinator:
         await self._assign(group_id, held)
         return answer
 
+    def consumer_heartbeat_now(self, group_id: str, request: Heartbeat) -> ConsumerAnswer | None:
+        """Do what `consumer_heartbeat` does. Return None, and do nothing, if that does more than extend a session.
+
+        The same holds if it has to wait, or is for another process.
+        """
+        topics = self._known_topics(group_id)
+        return None if topics is None else self._consumer_answer(group_id, request, topics)
+
+    def _consumer_answer(self, group_id: str, request: Heartbeat, topics: Topics) -> ConsumerAnswer | None:
+        """Answer a heartbeat that only extends a session. Otherwise return None, and do nothing."""
+        now_ms = current_ms()
+        held = self.runtime.at_rest(group_id, now_ms)
+        if held is None or not isinstance(group := held.machine.group, ConsumerGroup):
+            return None
+        member = steady_member(group, request, topics)
+        if member is None:
+            return None
+        group.limits = self.consumer_limits(group_id)
+        group.extend_session(member, now_ms)
+        return self._answer(group, Beat(member.member_id, member.epoch), topics)
+
     @VERBS.add()
     async def share_heartbeat(self, group_id: str, request: ShareHeartbeat) -> ConsumerAnswer:
         """Handle ShareGroupHeartbeat. Raises GroupIdNotFound, and the errors of `ShareGroup.heartbeat`."""
         _check_group_id(group_id)
         topics = await self._topics()
-        now_ms = current_ms()
-        at_rest = self.runtime.at_rest(group_id, now_ms)
+        if (steady := self._share_answer(group_id, request, topics)) is not None:
+            return steady
         limits = self.share_limits(group_id)
-        group = None if at_rest is None else at_rest.machine.group
-        if isinstance(group, ShareGroup) and group.is_steady(request, topics):
-            group.limits = limits
-            return ConsumerAnswer(group.heartbeat(request, topics, now_ms), limits.heartbeat_interval_ms)
         async with self.runtime.hold(group_id) as held:
             group = share_group(held.machine, request, limits, exists=held.exists)
             beat = group.heartbeat(request, topics, current_ms())
             if group is not held.machine.group:
                 held.machine.convert(group)
             return ConsumerAnswer(beat, limits.heartbeat_interval_ms)
+
+    def share_heartbeat_now(self, group_id: str, request: ShareHeartbeat) -> ConsumerAnswer | None:
+        """Do what `share_heartbeat` does, as `consumer_heartbeat_now` does for its group."""
+        topics = self._known_topics(group_id)
+        return None if topics is None else self._share_answer(group_id, request, topics)
+
+    def _share_answer(self, group_id: str, request: ShareHeartbeat, topics: Topics) -> ConsumerAnswer | None:
+        """Answer a heartbeat that only extends a session. Otherwise return None, and do nothing."""
+        now_ms = current_ms()
+        held = self.runtime.at_rest(group_id, now_ms)
+        if held is None or not isinstance(group := held.machine.group, ShareGroup):
+            return None
+        if not group.is_steady(request, topics):
+            return None
+        group.limits = limits = self.share_limits(group_id)
+        return ConsumerAnswer(group.heartbeat(request, topics, now_ms), limits.heartbeat_interval_ms)
 
     @VERBS.add()
     async def alter_share(self, group_id: str, *, creates: bool = False) -> None:
@@ -518,8 +550,10 @@ class GroupCoordinator:
 
     def drop_if_replaced(self, held: HeldGroup, outcomes: Outcomes) -> None:
         """Drop the group if the store has refused this broker as its coordinator."""
-        if any(isinstance(outcome, NotCoordinator) for outcome in outcomes.values()):
-            self.runtime.drop(held)
+        for outcome in outcomes.values():
+            if isinstance(outcome, NotCoordinator):
+                self.runtime.drop(held)
+                return
 
     async def _permitted(
         self, group_id: str, check: CommitCheck

@@ -19,12 +19,15 @@ Here the first response has it.
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
 from uuid import uuid4
 
 from korvet.broker.broker import Broker, coordinator_error
 from korvet.broker.context import RequestContext
 from korvet.concurrency.time_slices import map_in_slices
-from korvet.groups.consumer_members import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Beat, Heartbeat
+from korvet.groups.consumer_members import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Heartbeat
+from korvet.groups.consumer_requests import Answer
 from korvet.groups.subscriptions import Assignment as Partitions
 from korvet.protocol.errors import (
     InvalidRegularExpression,
@@ -44,26 +47,59 @@ from korvet.protocol.text import LONGEST_ID_BYTES, is_longer
 from korvet.security.acls import Operation, ResourceType
 
 
-async def handle(
+def handle(
     broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
-) -> ConsumerGroupHeartbeatResponse:
+) -> ConsumerGroupHeartbeatResponse | Coroutine[Any, Any, ConsumerGroupHeartbeatResponse]:
+    """Handle a request. Return the response itself if the request only extends the member's session."""
+    answer = None
     try:
         group_id = broker.group(context, request.group_id, Operation.READ)
-        if request.subscribed_topic_names:
-            await _authorize_topics(broker, context, request.subscribed_topic_names)
-        _validate(request, context.version)
-        heartbeat = _heartbeat(request, context)
-        matching, invalid = await _matching(broker, context, request.subscribed_topic_regex)
-        answer = await broker.groups.consumer_heartbeat(group_id, heartbeat, matching, invalid)
+        if not request.subscribed_topic_names and not request.subscribed_topic_regex:
+            _validate(request, context.version)
+            answer = broker.groups.consumer_heartbeat_now(group_id, _heartbeat(request, context))
+    except KafkaError as error:
+        return _refusal(error)
+    if answer is None or answer.stale:
+        return _handle(broker, request, context, group_id, answer)
+    context.success = response = _response(answer)
+    return response
+
+
+async def _handle(
+    broker: Broker,
+    request: ConsumerGroupHeartbeatRequest,
+    context: RequestContext,
+    group_id: str,
+    answer: Answer | None,
+) -> ConsumerGroupHeartbeatResponse:
+    """Handle a request to an authorized group, from the group's answer on if there is one."""
+    try:
+        if answer is None:
+            answer = await _answer(broker, request, context, group_id)
         if answer.stale:
             resolved = {each: (await _matching(broker, context, each))[0] for each in answer.stale}
             await broker.groups.resolve(
                 group_id, {key: each for key, each in resolved.items() if each is not None}
             )
     except KafkaError as error:
-        refused = coordinator_error(error)
-        return ConsumerGroupHeartbeatResponse(error_code=refused.error_code, error_message=refused.message)
-    return _response(answer.beat, answer.heartbeat_interval_ms)
+        return _refusal(error)
+    return _response(answer)
+
+
+async def _answer(
+    broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext, group_id: str
+) -> Answer:
+    if request.subscribed_topic_names:
+        await _authorize_topics(broker, context, request.subscribed_topic_names)
+    _validate(request, context.version)
+    heartbeat = _heartbeat(request, context)
+    matching, invalid = await _matching(broker, context, request.subscribed_topic_regex)
+    return await broker.groups.consumer_heartbeat(group_id, heartbeat, matching, invalid)
+
+
+def _refusal(error: KafkaError) -> ConsumerGroupHeartbeatResponse:
+    refused = coordinator_error(error)
+    return ConsumerGroupHeartbeatResponse(error_code=refused.error_code, error_message=refused.message)
 
 
 async def _authorize_topics(broker: Broker, context: RequestContext, names: list[str]) -> None:
@@ -159,11 +195,12 @@ async def _matching(
     return frozenset(name for name, is_found in zip(names, found, strict=True) if is_found), None
 
 
-def _response(beat: Beat, heartbeat_interval_ms: int) -> ConsumerGroupHeartbeatResponse:
+def _response(answer: Answer) -> ConsumerGroupHeartbeatResponse:
+    beat = answer.beat
     return ConsumerGroupHeartbeatResponse(
         member_id=beat.member_id,
         member_epoch=beat.member_epoch,
-        heartbeat_interval_ms=heartbeat_interval_ms if beat.member_epoch >= 0 else 0,
+        heartbeat_interval_ms=answer.heartbeat_interval_ms if beat.member_epoch >= 0 else 0,
         assignment=None if beat.assignment is None else _assignment(beat.assignment),
     )
 

@@ -305,7 +305,7 @@ class _Fetch:
         """Return a known topic, or the error that refuses it to the client."""
         try:
             self._authorize(topic.name)
-            if self.context.version < FIRST_VERSION_WITH_IDS:
+            if self.context.version < FIRST_VERSION_WITH_ZSTD:
                 self._check_compression(topic)
         except KafkaError as error:
             return detached(error)
@@ -540,8 +540,11 @@ class _Fetch:
 
     def answer_now(self) -> FetchResponse:
         """Return the response to a request of few partitions."""
-        asked = zip(self.names, self.request.topics, strict=True)
-        return self._respond([self._topic_answer(each) for each in asked if each[1].partitions])
+        responses = []
+        for each in zip(self.names, self.request.topics, strict=True):
+            if each[1].partitions:
+                responses.append(self._topic_answer(each))  # noqa: PERF401  as below
+        return self._respond(responses)
 
     async def answer(self) -> FetchResponse:
         """Return the response."""
@@ -582,13 +585,10 @@ class _Fetch:
 
     def _topic_answer(self, asked: tuple[str, FetchTopic]) -> FetchableTopicResponse:
         name, topic = asked
-        return FetchableTopicResponse(
-            topic=topic.topic,
-            topic_id=topic.topic_id,
-            partitions=[
-                self._partition(TopicPartition(name, partition.partition)) for partition in topic.partitions
-            ],
-        )
+        partitions = []
+        for partition in topic.partitions:
+            partitions.append(self._partition(TopicPartition(name, partition.partition)))  # noqa: PERF401  it is a call
+        return FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=partitions)
 
     def _partition(self, tp: TopicPartition) -> PartitionData:
         # If the request contains a partition twice, send its records only once.

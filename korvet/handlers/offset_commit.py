@@ -191,7 +191,11 @@ def _all_refused(context: RequestContext, commits: Commits, error: KafkaError) -
 
 
 def _mapped(outcomes: Outcomes) -> Outcomes:
-    return {tp: error and coordinator_error(error) for tp, error in outcomes.items()}
+    mapped = {**outcomes}
+    for tp, error in outcomes.items():
+        if error is not None:
+            mapped[tp] = coordinator_error(error)
+    return mapped
 
 
 def _refused(data: OffsetCommitRequestTopic, error: KafkaError) -> OffsetCommitResponseTopic:
@@ -201,18 +205,10 @@ def _refused(data: OffsetCommitRequestTopic, error: KafkaError) -> OffsetCommitR
 
 
 def _answer(data: OffsetCommitRequestTopic, outcomes: Outcomes) -> OffsetCommitResponseTopic:
-    return OffsetCommitResponseTopic(
-        name=data.name,
-        topic_id=data.topic_id,
-        partitions=[
-            OffsetCommitResponsePartition(
-                partition_index=partition.partition_index,
-                error_code=_code(outcomes[TopicPartition(data.name, partition.partition_index)]),
-            )
-            for partition in data.partitions
-        ],
-    )
-
-
-def _code(error: KafkaError | None) -> ErrorCode:
-    return ErrorCode.NONE if error is None else error.error_code
+    partitions = []
+    for partition in data.partitions:
+        index = partition.partition_index
+        error = outcomes[TopicPartition(data.name, index)]
+        code = ErrorCode.NONE if error is None else error.error_code
+        partitions.append(OffsetCommitResponsePartition(partition_index=index, error_code=code))
+    return OffsetCommitResponseTopic(name=data.name, topic_id=data.topic_id, partitions=partitions)

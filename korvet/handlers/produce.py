@@ -751,14 +751,11 @@ def _disconnect_on_errors(outcomes: AppendResults) -> None:
 
 
 def _answer(data: TopicProduceData, outcomes: AppendResults) -> TopicProduceResponse:
-    return TopicProduceResponse(
-        name=data.name,
-        topic_id=data.topic_id,
-        partition_responses=[
-            _partition_answer(partition.index, outcomes[TopicPartition(data.name, partition.index)])
-            for partition in data.partition_data
-        ],
-    )
+    answers = []
+    for partition in data.partition_data:
+        outcome = outcomes[TopicPartition(data.name, partition.index)]
+        answers.append(_partition_answer(partition.index, outcome))
+    return TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=answers)
 
 
 def _partition_answer(index: int, outcome: AppendResult | KafkaError) -> PartitionProduceResponse:

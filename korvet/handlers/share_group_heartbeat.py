@@ -11,10 +11,14 @@ which clients retry, while the store is unavailable.
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 from korvet.broker.broker import Broker, coordinator_error
 from korvet.broker.context import RequestContext
 from korvet.concurrency.time_slices import map_in_slices
-from korvet.groups.consumer_members import JOIN_EPOCH, LEAVE_EPOCH, Beat
+from korvet.groups.consumer_members import JOIN_EPOCH, LEAVE_EPOCH
+from korvet.groups.consumer_requests import Answer
 from korvet.groups.share import ShareHeartbeat
 from korvet.protocol.errors import InvalidRequest, KafkaError, TopicAuthorizationFailed
 from korvet.protocol.messages.share_group_heartbeat import (
@@ -27,19 +31,41 @@ from korvet.protocol.text import LONGEST_ID_BYTES, is_longer
 from korvet.security.acls import Operation, ResourceType
 
 
-async def handle(
+def handle(
     broker: Broker, request: ShareGroupHeartbeatRequest, context: RequestContext
-) -> ShareGroupHeartbeatResponse:
+) -> ShareGroupHeartbeatResponse | Coroutine[Any, Any, ShareGroupHeartbeatResponse]:
+    """Handle a request. Return the response itself if the request only extends the member's session."""
+    answer = None
     try:
         group_id = broker.group(context, request.group_id, Operation.READ)
+        if not request.subscribed_topic_names:
+            _validate(request)
+            answer = broker.groups.share_heartbeat_now(group_id, _heartbeat(request, context))
+    except KafkaError as error:
+        return _refusal(error)
+    if answer is None:
+        return _handle(broker, request, context, group_id)
+    context.success = response = _response(answer)
+    return response
+
+
+async def _handle(
+    broker: Broker, request: ShareGroupHeartbeatRequest, context: RequestContext, group_id: str
+) -> ShareGroupHeartbeatResponse:
+    """Handle a request to an authorized group."""
+    try:
         if request.subscribed_topic_names:
             await _authorize_topics(broker, context, request.subscribed_topic_names)
         _validate(request)
         answer = await broker.groups.share_heartbeat(group_id, _heartbeat(request, context))
     except KafkaError as error:
-        refused = coordinator_error(error)
-        return ShareGroupHeartbeatResponse(error_code=refused.error_code, error_message=refused.message)
-    return _response(answer.beat, answer.heartbeat_interval_ms)
+        return _refusal(error)
+    return _response(answer)
+
+
+def _refusal(error: KafkaError) -> ShareGroupHeartbeatResponse:
+    refused = coordinator_error(error)
+    return ShareGroupHeartbeatResponse(error_code=refused.error_code, error_message=refused.message)
 
 
 async def _authorize_topics(broker: Broker, context: RequestContext, names: list[str]) -> None:
@@ -76,11 +102,12 @@ def _heartbeat(request: ShareGroupHeartbeatRequest, context: RequestContext) -> 
     )
 
 
-def _response(beat: Beat, heartbeat_interval_ms: int) -> ShareGroupHeartbeatResponse:
+def _response(answer: Answer) -> ShareGroupHeartbeatResponse:
+    beat = answer.beat
     response = ShareGroupHeartbeatResponse(
         member_id=beat.member_id,
         member_epoch=beat.member_epoch,
-        heartbeat_interval_ms=heartbeat_interval_ms if beat.member_epoch >= 0 else 0,
+        heartbeat_interval_ms=answer.heartbeat_interval_ms if beat.member_epoch >= 0 else 0,
     )
     if beat.assignment is not None:
         response.assignment = Assignment(

@@ -257,16 +257,16 @@ def _size_of_alike(data: Packed, start: int, first: int, count: int) -> int:
     deltas = _varint_columns(first, count)
     if key - delta != len(deltas):
         return 0
-    is_alike = (
-        all(
-            data[at:end:size] == data[at : at + 1] * count
-            for at in (*range(start, attributes), *range(key, key_bytes), *range(value, value_bytes), headers)
-        )
-        and all(data[delta + at : end : size] == expected for at, expected in enumerate(deltas))
-        and data[delta - 1 : end : size].isascii()  # the last byte of the timestamp
-        and not any(data[at:end:size].translate(None, HIGH_BYTES) for at in range(attributes + 1, delta - 1))
-    )
-    return size if is_alike else 0
+    for at in (*range(start, attributes), *range(key, key_bytes), *range(value, value_bytes), headers):
+        if data[at:end:size] != data[at : at + 1] * count:
+            return 0
+    for at, expected in enumerate(deltas, delta):
+        if data[at:end:size] != expected:
+            return 0
+    for at in range(attributes + 1, delta - 1):
+        if data[at:end:size].translate(None, HIGH_BYTES):
+            return 0
+    return size if data[delta - 1 : end : size].isascii() else 0  # the last byte of the timestamp
 
 
 def _varint_columns(first: int, count: int) -> list[bytes]:

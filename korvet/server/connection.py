@@ -389,11 +389,7 @@ class ServedConnection:
         exchange.is_handled = True
         broker, response = self.shared.broker, request.refusal
         if response is None:
-            try:
-                response = request.api.handle(broker, request.body, context)
-            except BaseException:
-                log_decisions(context)
-                raise
+            response = request.api.handle(broker, request.body, context)
         if isinstance(response, CoroutineType):
             exchange.handling = response
         else:
@@ -401,8 +397,6 @@ class ServedConnection:
 
     def _handled(self, exchange: Exchange, response: object) -> None:
         """Keep what the handler has returned."""
-        if exchange.context.decisions is not None and exchange.is_produce:
-            log_decisions(exchange.context)  # others make further decisions until they have a response
         if isinstance(response, PendingResponse):
             exchange.pending = response
         else:
@@ -423,10 +417,6 @@ class ServedConnection:
                 response = await exchange.handling
             except CutShort as cut:
                 await self._send_first_half(exchange, cut.response)
-                log_decisions(exchange.context)
-                raise
-            except BaseException:
-                log_decisions(exchange.context)
                 raise
             self._handled(exchange, response)
         if exchange.pending is not None:
@@ -730,8 +720,6 @@ class ServedConnection:
 
     def _end_by(self, error: Exception) -> None:
         """Log an error and end the connection, since no later request can be answered in order."""
-        if self._pending:
-            log_decisions(self._pending[0].context)
         self._log(error)
         self.end()
 
@@ -771,7 +759,7 @@ class ServedConnection:
         shared.memory.budget.give_back(size, exchange.reservation)
         context = exchange.context
         if context.decisions is not None:
-            log_decisions(context)
+            log_decisions(context)  # it was not answered
         if context.answer_bytes:
             shared.broker.answers.change(-context.answer_bytes)
         if context.objects is not None:

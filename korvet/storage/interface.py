@@ -556,6 +556,10 @@ class Catalogue(ABC):
         Cheap: a view of the cached topics, which are invalidated when another broker alters them.
         """
 
+    def known_topics(self) -> Mapping[str, Topic] | None:
+        """Return what `topics` returns if it need not wait, or None."""
+        return None
+
     @abstractmethod
     async def topic(self, name: str) -> Topic | None:
         """Return one topic; return None only after reading the store itself."""

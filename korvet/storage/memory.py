@@ -194,6 +194,9 @@ class MemoryStorage(Storage):
     # --- The catalogue ----------------------------------------------------------------------------------
 
     async def topics(self) -> Mapping[str, Topic]:
+        return self.known_topics()
+
+    def known_topics(self) -> Mapping[str, Topic]:
         if self._listed is None or self._listed[0] is not self._topics:
             self._listed = (self._topics, MappingProxyType(self._topics))
         return self._listed[1]

@@ -39,6 +39,7 @@ class StorageProxy(Storage):
     try_append: ClassVar[Any] = Storage.try_append
     try_read: ClassVar[Any] = Storage.try_read
     try_ack: ClassVar[Any] = Storage.try_ack
+    known_topics: ClassVar[Any] = Storage.known_topics
     known_topic: ClassVar[Any] = Storage.known_topic
     known_topic_by_id: ClassVar[Any] = Storage.known_topic_by_id
     append: ClassVar[Any] = forwarded("append")

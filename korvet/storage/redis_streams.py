@@ -316,6 +316,9 @@ class RedisStreamsStorage(Storage):
     async def topics(self) -> Mapping[str, Topic]:
         return await self._catalogue.all()
 
+    def known_topics(self) -> Mapping[str, Topic] | None:
+        return self._catalogue.all_cached()
+
     async def topic(self, name: str) -> Topic | None:
         found = await self._catalogue.find(name)
         return None if found is None else found.topic

@@ -6,9 +6,9 @@ from bench.calls import measured
 
 # Files and functions of one request of ten records in one partition. A change that makes a way longer raises its bound.
 BOUNDS = {
-    "memory": {"Produce": (23, 85), "Fetch": (21, 78), "OffsetCommit": (26, 90)},
-    "batch": {"Produce": (39, 140), "Fetch": (38, 148), "OffsetCommit": (39, 145)},
-    "record": {"Produce": (39, 145), "Fetch": (39, 159), "OffsetCommit": (39, 145)},
+    "memory": {"Produce": (23, 81), "Fetch": (21, 74), "OffsetCommit": (26, 86)},
+    "batch": {"Produce": (39, 135), "Fetch": (38, 144), "OffsetCommit": (39, 138)},
+    "record": {"Produce": (39, 143), "Fetch": (39, 155), "OffsetCommit": (39, 138)},
 }
 # Calls of the module that was entered by each helper of a request.
 ASKED_FOR_LAYOUT = {"Produce": 4, "Fetch": 14, "OffsetCommit": 6}

@@ -129,6 +129,7 @@ WITHOUT_WAITING = {
     "try_append": {"append", "begin_append"},
     "try_read": {"read"},
     "try_ack": {"ack"},
+    "known_topics": {"topics"},
     "known_topic": {"topic"},
     "known_topic_by_id": {"topic_by_id"},
 }

@@ -1,4 +1,4 @@
-"""The same Produce, Fetch, OffsetCommit and Heartbeat requests to brokers that handle them in different ways.
+"""The same Produce, Fetch and OffsetCommit requests and heartbeats to brokers that handle them in different ways.
 
 One answers without waiting if it can. To another one, the store answers by a notification. A third one waits for
 everything. See `tests.server.ways`.
@@ -22,7 +22,11 @@ from hypothesis import strategies as st
 from korvet.protocol.compression import Codec
 from korvet.protocol.errors import ErrorCode
 from korvet.protocol.frames import FrameReader
-from korvet.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from korvet.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
 from korvet.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -44,6 +48,10 @@ from korvet.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
+)
+from korvet.protocol.messages.share_group_heartbeat import (
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
 )
 from korvet.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from korvet.protocol.record_batch import RecordBatch, build_batch
@@ -295,12 +303,18 @@ class Join:
 
 @define
 class ConsumerHeartbeat:
-    """A ConsumerGroupHeartbeat: the member joins with epoch 0, and leaves with -1."""
+    """A ConsumerGroupHeartbeat: the member joins with epoch 0, and leaves with -1.
+
+    It names its topics, if any, when it joins and after that.
+    """
 
     group: str = "g"
     epoch: int = 0
     member: str = MEMBER
-    topics: tuple[str, ...] = ("plain",)
+    topics: tuple[str, ...] | None = ("plain",)
+    expression: str | None = None
+    owned: tuple[int, ...] | None = None
+    version: int = 1
 
     async def apply(self, served: Served) -> None:
         request = ConsumerGroupHeartbeatRequest(
@@ -308,10 +322,59 @@ class ConsumerHeartbeat:
             member_id=self.member,
             member_epoch=self.epoch,
             rebalance_timeout_ms=SESSION_MS if self.epoch == 0 else -1,
-            subscribed_topic_names=list(self.topics) if self.epoch >= 0 else None,
-            topic_partitions=[] if self.epoch == 0 else None,
+            subscribed_topic_names=None if self.topics is None or self.epoch < 0 else list(self.topics),
+            subscribed_topic_regex=self.expression if self.version >= 1 else None,
+            topic_partitions=self._owned(),
+        )
+        await served.ask(frame_of(request, self.version), WAIT_S)
+
+    def _owned(self) -> list[TopicPartitions] | None:
+        if self.epoch == 0:
+            return []
+        if self.owned is None:
+            return None
+        return [TopicPartitions(topic_id=IDS["plain"], partitions=list(self.owned))]
+
+
+@define
+class ShareBeat:
+    """A ShareGroupHeartbeat: the member joins with epoch 0, and leaves with -1."""
+
+    group: str = "s"
+    epoch: int = 0
+    member: str = MEMBER
+    topics: tuple[str, ...] | None = None
+
+    async def apply(self, served: Served) -> None:
+        request = ShareGroupHeartbeatRequest(
+            group_id=self.group,
+            member_id=self.member,
+            member_epoch=self.epoch,
+            subscribed_topic_names=None if self.topics is None else list(self.topics),
         )
         await served.ask(frame_of(request, 1), WAIT_S)
+
+
+@define
+class Widen:
+    """Another client adds partitions to a topic."""
+
+    topic: str
+    partitions: int
+
+    async def apply(self, served: Served) -> None:
+        topic = await served.broker.find_topic(self.topic)
+        await served.broker.alter_topic(topic, partitions=self.partitions, settings={})
+
+
+@define
+class Wait:
+    """Time passes."""
+
+    seconds: float
+
+    async def apply(self, served: Served) -> None:
+        await trio.sleep(self.seconds)
 
 
 @define
@@ -390,6 +453,41 @@ others = (
 )
 
 
+# Of one member mostly, so that its epochs are often right.
+consumer_beats = st.builds(
+    ConsumerHeartbeat,
+    group=st.sampled_from(["g", "g", "g", "s", ""]),
+    epoch=st.sampled_from([0, 2, 2, 2, 3, 3, -1, -2]),
+    member=st.sampled_from([MEMBER, MEMBER, MEMBER, "nobody", ""]),
+    topics=st.sampled_from([None, None, None, (), ("plain",), ("plain", "stamped"), ("denied",)]),
+    expression=st.sampled_from([None, None, None, None, "", "pl.*", "("]),
+    owned=st.sampled_from([None, None, None, (), (0,)]),
+    version=st.sampled_from([0, 1, 1]),
+)
+share_beats = st.builds(
+    ShareBeat,
+    group=st.sampled_from(["s", "s", "s", "g", ""]),
+    epoch=st.sampled_from([0, 1, 2, 2, 2, 3, -1, -2]),
+    member=st.sampled_from([MEMBER, MEMBER, MEMBER, "nobody", ""]),
+    topics=st.sampled_from([None, None, None, (), ("plain",), ("plain", "stamped"), ("denied",)]),
+)
+joins = st.just(ConsumerHeartbeat()) | st.just(ShareBeat(topics=("plain",)))
+changes = (
+    st.builds(Delete, st.just("plain"))
+    | st.builds(Deny, st.lists(st.sampled_from(NAMES), max_size=3))
+    | st.builds(Wait, st.sampled_from([1.0, 2000.0]))
+    | st.just(Join())
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    steps=st.lists(joins | consumer_beats | share_beats | consumer_beats | share_beats | changes, max_size=10)
+)
+def test_heartbeats_have_the_same_outcome_in_each_way(steps: list[Step]) -> None:
+    outcomes(*steps, ways=WAYS)
+
+
 @settings(max_examples=60, deadline=None)
 @given(steps=st.lists(fetches | fetches | commits | heartbeats | others, max_size=10))
 def test_requests_have_the_same_outcome_in_each_way(steps: list[Step]) -> None:
@@ -421,18 +519,6 @@ produces = st.builds(
 @given(steps=st.lists(produces | produces | others, max_size=8))
 def test_produces_have_the_same_outcome_in_each_way(steps: list[Step]) -> None:
     outcomes(*steps, ways=WAYS)
-
-
-@define
-class Widen:
-    """Another client adds partitions to a topic."""
-
-    topic: str
-    partitions: int
-
-    async def apply(self, served: Served) -> None:
-        topic = await served.broker.find_topic(self.topic)
-        await served.broker.alter_topic(topic, partitions=self.partitions, settings={})
 
 
 @pytest.mark.parametrize("count", [2, 16, 17, 40])
@@ -564,17 +650,63 @@ def test_member_of_a_consumer_group_commits_with_its_epoch() -> None:
     ] == [each.topics[0].partitions[0].error_code for each in answers]
 
 
+@pytest.mark.parametrize(
+    "between, expected",
+    [
+        ([], (2, 0)),
+        ([Widen("plain", 3)], (3, 0)),
+        ([Delete("plain")], (2, 0)),
+        ([Leave()], (2, 0)),
+        ([ConsumerHeartbeat(epoch=-1)], (0, ErrorCode.UNKNOWN_MEMBER_ID)),
+        ([Wait(2000.0)], (0, ErrorCode.UNKNOWN_MEMBER_ID)),
+    ],
+    ids=["nothing", "wider topic", "topic deleted", "session", "left", "session over"],
+)
+def test_member_of_a_consumer_group_beats(between: list[Step], expected: tuple[int, int]) -> None:
+    beat = ConsumerHeartbeat(epoch=2, topics=None)
+    outcome = everywhere(ConsumerHeartbeat(), beat, beat, *between, beat)
+
+    beats = [
+        decode_response(ConsumerGroupHeartbeatResponse, 1, bytearray(each))[1] for each in frames_in(outcome)
+    ]
+    assert [(2, 0), (2, 0), expected] == [
+        (each.member_epoch, each.error_code) for each in (*beats[1:3], beats[-1])
+    ]
+
+
+@pytest.mark.parametrize(
+    "between, expected",
+    [
+        ([], (2, 0)),
+        ([Widen("plain", 3)], (3, 0)),
+        ([ShareBeat(epoch=-1)], (0, ErrorCode.UNKNOWN_MEMBER_ID)),
+    ],
+    ids=["nothing", "wider topic", "left"],
+)
+def test_member_of_a_share_group_beats(between: list[Step], expected: tuple[int, int]) -> None:
+    beat = ShareBeat(epoch=2)
+    outcome = everywhere(ShareBeat(topics=("plain",)), beat, beat, *between, beat)
+
+    beats = [
+        decode_response(ShareGroupHeartbeatResponse, 1, bytearray(each))[1] for each in frames_in(outcome)
+    ]
+    assert [(2, 0), (2, 0), expected] == [
+        (each.member_epoch, each.error_code) for each in (*beats[1:3], beats[-1])
+    ]
+
+
 def test_requests_are_answered_without_another_task() -> None:
     steps = [
         *(Append("plain"), Join(), Fetch(), Heartbeat(), Commit(generation=1, member=MEMBER)),
         *(ConsumerHeartbeat("other"), Commit("other", version=9, generation=2, member=MEMBER)),
+        *(ConsumerHeartbeat("other", epoch=2, topics=None), ShareBeat(topics=("plain",)), ShareBeat(epoch=2)),
     ]
     with patch.object(
         ServedConnection, "_serve", autospec=True, side_effect=ServedConnection._serve
     ) as serve:
         outcome = outcomes(*steps, ways=[Way.AS_SERVED])
 
-    assert 7 == len(frames_in(outcome))
-    assert ["JoinGroup", "SyncGroup", "ConsumerGroupHeartbeat"] == [
+    assert 10 == len(frames_in(outcome))
+    assert ["JoinGroup", "SyncGroup", "ConsumerGroupHeartbeat", "ShareGroupHeartbeat"] == [
         each.args[1].request.api.name for each in serve.call_args_list
     ]

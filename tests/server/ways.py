@@ -106,6 +106,9 @@ class NotifyingStorage(StorageProxy):
         self.storage = storage
         self.begun = 0
 
+    def known_topics(self) -> Mapping[str, Topic]:
+        return self.storage.known_topics()
+
     def known_topic(self, name: str) -> Topic | None:
         return self.storage.known_topic(name)
 

@@ -15,8 +15,22 @@ from redis.crc import key_slot
 from korvet.config import Config
 from korvet.doctor.findings import Finding, Verdict
 from korvet.doctor.redis import redis_findings
-from korvet.protocol.errors import ErrorCode, KafkaError, KafkaStorageError, NotEnoughReplicasAfterAppend
-from korvet.storage.interface import AppendResult, Storage, StorageUsageError, Topic, TopicPartition
+from korvet.protocol.errors import (
+    ErrorCode,
+    IllegalGeneration,
+    KafkaError,
+    KafkaStorageError,
+    NotEnoughReplicasAfterAppend,
+)
+from korvet.storage.interface import (
+    AppendResult,
+    OffsetAndMetadata,
+    PendingAck,
+    Storage,
+    StorageUsageError,
+    Topic,
+    TopicPartition,
+)
 from korvet.storage.redis.client.cluster import Cluster
 from korvet.storage.redis.failover import confirmations
 from korvet.storage.redis.read import cluster_watch
@@ -430,6 +444,92 @@ async def test_pipeline_of_many_moved_keys_pauses_once(cluster: RedisCluster) ->
             replies = await redis.pipeline(commands, repeatable=True)
 
     assert [0] * 6000 == replies
+
+
+@pytest.mark.xdist_group("redis-cluster")
+@pytest.mark.parametrize("shared_cluster", [pytest.param(VALKEY, id=VALKEY.id)], indirect=True)
+async def test_notified_commit_is_stored_and_followed_on_each_node(cluster: RedisCluster) -> None:
+    async with open_redis_storage(cluster.url) as storage:
+        tps = await orders_on(storage)
+        offsets = {tp: OffsetAndMetadata(2) for tp in tps}
+        for number in range(3):
+            assert dict.fromkeys(tps) == await committed_now(storage, offsets, generation_id=4)
+            if number == 1:
+                for server in cluster.primaries:  # which load the scripts again
+                    with server.client() as client:
+                        client.script_flush()
+        assert {2} == {each.offset for each in (await storage.committed("g", tps)).values()}
+        for tp in tps:
+            stream = f"korvet:orders:{tp.partition}".encode()
+            (group,) = cluster.call(cluster.primary_of(stream), "XINFO", "GROUPS", stream)
+            assert b"g" == group[b"name"]
+
+        refused = await committed_now(storage, offsets, generation_id=3)
+        assert refused is not None
+        assert all(isinstance(each, IllegalGeneration) for each in refused.values())
+
+
+@pytest.mark.xdist_group("redis-cluster")
+@pytest.mark.parametrize("shared_cluster", [pytest.param(VALKEY, id=VALKEY.id)], indirect=True)
+@pytest.mark.parametrize("key", [b"korvet:$group:g", b"korvet:$groups", STREAM])
+async def test_notified_commit_follows_a_slot_that_has_moved(cluster: RedisCluster, key: bytes) -> None:
+    async with open_redis_storage(cluster.url) as storage:
+        tps = await orders_on(storage)
+        source = cluster.primary_of(key)
+        target = next(each for each in cluster.primaries if each is not source)
+        with cluster.moving(key_slot(key), source, target):
+            pass
+        offsets = {tp: OffsetAndMetadata(2) for tp in tps}
+
+        pending = storage.try_ack("g", offsets)
+        assert isinstance(pending, PendingAck)
+        assert dict.fromkeys(tps) == await pending.wait()
+        assert dict.fromkeys(tps) == await committed_now(storage, offsets)
+        assert {2} == {each.offset for each in (await storage.committed("g", tps)).values()}
+
+
+@pytest.mark.xdist_group("redis-cluster")
+@pytest.mark.parametrize("shared_cluster", [pytest.param(VALKEY, id=VALKEY.id)], indirect=True)
+async def test_notified_commit_survives_a_killed_primary(cluster: RedisCluster) -> None:
+    key = b"korvet:$group:g"
+    async with open_redis_storage(cluster.url) as storage:
+        tps = await orders_on(storage)
+        offsets = {tp: OffsetAndMetadata(2) for tp in tps}
+        primary = cluster.primary_of(key)
+        primary.pause()  # so that the commit is not answered before the kill
+        pending = storage.try_ack("g", offsets)
+        assert isinstance(pending, PendingAck)
+        primary.kill()
+        await trio.to_thread.run_sync(cluster.await_other_primary, key, primary)
+
+        with trio.fail_after(60):
+            results = await pending.wait()
+            while any(results.values()):  # its patience has ended before it has found the new primary
+                results = await storage.ack("g", offsets)
+        assert {2} == {each.offset for each in (await storage.committed("g", tps)).values()}
+    cluster.revive(primary)
+
+
+async def orders_on(storage: Storage) -> list[TopicPartition]:
+    """Create a topic with records in partitions that several nodes have, and return these."""
+    await storage.create_topic("orders", 3, {"storage.layout": "batch"})
+    tps = [TopicPartition("orders", number) for number in range(3)]
+    for tp in tps:
+        await append(storage, tp, numbered(3))
+    return tps
+
+
+async def committed_now(
+    storage: Storage, offsets: dict[TopicPartition, OffsetAndMetadata], **options: int
+) -> dict[TopicPartition, KafkaError | None] | None:
+    """Commit, and return the results that a notification brings, or None if they have to be waited for."""
+    pending = storage.try_ack("g", offsets, **options)
+    assert isinstance(pending, PendingAck)
+    is_done = trio.Event()
+    assert pending.notify(is_done.set)
+    with trio.fail_after(60):
+        await is_done.wait()
+    return pending.known_results()
 
 
 @pytest.mark.xdist_group("redis-cluster")

@@ -137,11 +137,16 @@ class Catalogue:
 
     async def all(self) -> Mapping[str, Topic]:
         """Return all topics by name; the last known ones if Redis is unavailable."""
-        if self._is_complete and not self._altered:
-            if self._listed is None:
-                self._listed = listed(self._topics)
-            return self._listed
-        return listed(await self._loaded())
+        cached = self.all_cached()
+        return listed(await self._loaded()) if cached is None else cached
+
+    def all_cached(self) -> Mapping[str, Topic] | None:
+        """Return all topics by name, or None if some are not cached."""
+        if not self._is_complete or self._altered:
+            return None
+        if self._listed is None:
+            self._listed = listed(self._topics)
+        return self._listed
 
     async def find(self, name: str) -> CataloguedTopic | None:
         """Return a topic by name: from the cache, else from Redis, else as last known if Redis is unavailable."""

@@ -32,8 +32,8 @@ from korvet.protocol.errors import IllegalGeneration, KafkaError, NotCoordinator
 from korvet.storage.interface import OffsetAndMetadata, PendingAck, Topic, TopicPartition
 from korvet.storage.offsets import MAX_OFFSET, OffsetMapper
 from korvet.storage.redis.catalogue import partitions_of
-from korvet.storage.redis.client.caller import RedisCaller
-from korvet.storage.redis.client.connection import NotConnected, Pending, RedisConnection, Script, ScriptCall
+from korvet.storage.redis.client.caller import Answered, RedisCaller
+from korvet.storage.redis.client.connection import NotConnected, Script, ScriptCall
 from korvet.storage.redis.client.replies import Argument, Command, Reply, as_map
 from korvet.storage.redis.failover.confirmations import Confirmations
 from korvet.storage.redis.keys import STATE_EARLIEST, STATE_START, STATE_TOPIC, Keyspace
@@ -99,14 +99,14 @@ class Groups:
         generation_id: int,
         coordinator_epoch: int,
     ) -> StartedAck | None:
-        """Begin `ack` if the partitions are known, and only one server is needed, which has no replica to wait for."""
+        """Begin `ack` if the partitions are known, the servers are connected, and have no replica to wait for."""
         found: dict[Partition, OffsetAndMetadata] = {}
         for tp, offset in offsets.items():
             partition = self.partitions.known(tp)
             if partition is None:
                 return None
             found[partition] = offset
-        if not found or self.limits is None or self.redis.address.nodes or self._waits_for_replicas:
+        if not found or self.limits is None or self._waits_for_replicas:
             return None
         started = StartedAck(self.limits, self, group_id, found, generation_id, coordinator_epoch)
         return started if started.send() else None
@@ -400,57 +400,55 @@ class StartedAck(StartedCall, PendingAck):
     _unfollowed: list[Partition] = field(factory=list)  # of which the Redis consumer group has not followed
 
     def send(self) -> bool:
-        """Send the first commands. Return False if there is no connection."""
+        """Send the first commands. Return False if a server is not connected."""
         groups = self.groups
         arguments = (self.generation_id, self.coordinator_epoch, *arguments_of(self.offsets, field_of))
         commands = groups.fenced_commands(self.group_id, COMMIT, arguments)
         try:
-            self._connection.send_all(commands, notify=self._committed, scripts=(COMMIT,))
+            groups.redis.begin(commands, self._committed, scripts=(COMMIT,))
         except NotConnected:
             return False
         return self.limits.add(self.expire, trio.current_time() + groups.redis.patience_s)
 
-    @property
-    def _connection(self) -> RedisConnection:
-        return self.groups.redis.server_of(self.groups.keyspace.groups).connection
-
-    def _committed(self, pending: Pending) -> None:
-        replies = pending.reply
+    def _committed(self, answered: Answered) -> None:
+        replies = answered.reply
         if self._is_answered or not isinstance(replies, list):
             self.answer()
             return
-        tps = [partition.tp for partition in self.offsets]
         try:
             self.groups.fenced_answer(self.group_id, replies, self.generation_id)
         except KafkaError as error:
-            self._results = dict.fromkeys(tps, error)
-            self.answer()
+            self._end_with(error)
             return
-        self._results = dict.fromkeys(tps)
-        connection = self._connection
-        commands = [
-            self.groups.follow_command(connection.run_id, self.group_id, partition, offset.offset)
-            for partition, offset in self.offsets.items()
-        ]
+        self._results = {}
+        redis = self.groups.redis
+        commands = []
+        for partition, offset in self.offsets.items():
+            self._results[partition.tp] = None
+            run_id = redis.run_id(partition.keys.stream)
+            commands.append(self.groups.follow_command(run_id, self.group_id, partition, offset.offset))
         try:
-            connection.send_all(commands, notify=self._followed, scripts=(FOLLOW,))
+            redis.begin(commands, self._followed, scripts=(FOLLOW,))
         except NotConnected:
             self._unfollowed = [*self.offsets]
             self.answer()
 
-    def _followed(self, pending: Pending) -> None:
+    def _followed(self, answered: Answered) -> None:
         if self._is_answered:
             return
-        replies = pending.reply
+        replies = answered.reply
         if isinstance(replies, list):
-            followed = zip(self.offsets, replies, strict=True)
-            self._unfollowed = [partition for partition, reply in followed if reply != [b"ok"]]
+            for partition, reply in zip(self.offsets, replies, strict=True):
+                if reply != [b"ok"]:
+                    self._unfollowed.append(partition)
         else:
             self._unfollowed = [*self.offsets]
         self.answer()
 
     def expire(self) -> None:
-        error = self.groups.redis.absence()
+        self._end_with(self.groups.redis.absence())
+
+    def _end_with(self, error: KafkaError) -> None:
         self._results = dict.fromkeys([partition.tp for partition in self.offsets], error)
         self.answer()
 

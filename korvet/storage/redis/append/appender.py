@@ -297,8 +297,9 @@ class SubmittedAppend(PendingAppend):
         submission, limits = self.submission, self.appender.time_limits
         if not submission.remaining:
             return False
-        if any(ticket.waits_for_replicas for ticket in self.tickets):
-            return False
+        for ticket in self.tickets:
+            if ticket.waits_for_replicas:
+                return False
         abandon = self.abandon
 
         def done() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from typing import cast
+from typing import Protocol, cast
 
 import trio
 
@@ -53,6 +53,14 @@ def storage_error(error: Exception) -> KafkaError:
     if error_code(error) == "NOREPLICAS":
         return NotEnoughReplicas(f"Redis refuses to write: {error}")
     return KafkaStorageError(f"Redis: {error}")
+
+
+class Answered(Protocol):
+    """Commands that were answered."""
+
+    @property
+    def reply(self) -> Reply:
+        """The list of replies, or the reason why the commands have to be sent again."""
 
 
 class RedisCaller(ABC):
@@ -134,6 +142,19 @@ class RedisCaller(ABC):
         `size` is the approximate size in bytes of the commands or the replies, whichever are larger. `scripts` are
         those that the commands call; the commands then have to be repeatable. Commands about keys of several servers
         are executed in any order.
+        """
+
+    @abstractmethod
+    def begin(
+        self,
+        commands: Sequence[Command],
+        notify: Callable[[Answered], None],
+        scripts: Collection[Script] = (),
+    ) -> None:
+        """Send repeatable commands as `pipeline` does, without waiting, and call `notify` with the replies.
+
+        A task that reads a connection calls it: it must be quick, and must not raise. Each command has a key, and none
+        is part of a transaction. Raise NotConnected, before anything is sent, if a server is not connected.
         """
 
     @abstractmethod
@@ -233,6 +254,14 @@ class SingleServer(RedisCaller):
             return connection.send_all(commands, scripts=scripts)
 
         return cast(list[Reply], await self._reply(send, repeatable=repeatable))
+
+    def begin(
+        self,
+        commands: Sequence[Command],
+        notify: Callable[[Answered], None],
+        scripts: Collection[Script] = (),
+    ) -> None:
+        self.connection.send_all(commands, notify=notify, scripts=scripts)
 
     async def run(
         self,

@@ -8,21 +8,22 @@ they are sent again, for as long as the caller has patience. `nodes` has the tab
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import cast
 
 import trio
 from attrs import define
 
-from korvet.storage.redis.client.caller import Arguments, RedisCaller, arguments_for, storage_error
+from korvet.storage.redis.client.caller import Answered, Arguments, RedisCaller, arguments_for, storage_error
 from korvet.storage.redis.client.connection import NotConnected, Pending, RedisUnavailable, Script
 from korvet.storage.redis.client.errors import ExecAbortError, RedisError
 from korvet.storage.redis.client.nodes import ClusterNodes
 from korvet.storage.redis.client.replies import Argument, Command, Reply, error_code, is_redirection
 from korvet.storage.redis.client.server import PATIENCE_S, ServerConnections
 from korvet.storage.redis.client.statistics import Statistics
-from korvet.storage.redis.client.topology import Unit, as_key, units_of
+from korvet.storage.redis.client.topology import Unit, as_key, key_of, units_of
 
 # Pauses before a refused command is sent again: slots that move need some time, and nodes learn of it by gossip.
 RETRY_PAUSE_S = 0.05
@@ -48,6 +49,35 @@ class Sending:
         """Return the commands to send to a node."""
         commands = self.unit.commands_for(server.connection.run_id)
         return commands if self.asked is None else (ASKING, *commands)
+
+
+@define(eq=False)
+class Gathering:
+    """Commands that `Cluster.begin` has sent to several nodes, until each node has answered."""
+
+    replies: list[Reply]  # of each command
+    missing: int  # number of nodes that have not answered
+    notify: Callable[[Answered], None]
+    refusal: Exception | None = None  # why the commands have to be sent again
+
+    @property
+    def reply(self) -> Reply:
+        """See `Answered.reply`."""
+        return self.replies if self.refusal is None else self.refusal
+
+    def take(self, places: Sequence[int], pending: Pending) -> None:
+        """Take the replies of a node, which are those to the commands at these places."""
+        answer = pending.reply
+        if isinstance(answer, list):
+            for place, reply in zip(places, answer, strict=True):
+                self.replies[place] = reply
+                if isinstance(reply, RedisError) and is_redirection(reply):
+                    self.refusal = reply
+        else:
+            self.refusal = cast(Exception, answer)
+        self.missing -= 1
+        if not self.missing:
+            self.notify(self)
 
 
 class Cluster(RedisCaller):
@@ -110,6 +140,23 @@ class Cluster(RedisCaller):
     ) -> list[Reply]:
         sendings = list(map(Sending, units_of(commands)))
         return await self._replies(sendings, repeatable=repeatable, size=size, scripts=scripts)
+
+    def begin(
+        self,
+        commands: Sequence[Command],
+        notify: Callable[[Answered], None],
+        scripts: Collection[Script] = (),
+    ) -> None:
+        by_server: dict[ServerConnections, list[int]] = defaultdict(list)
+        for place, command in enumerate(commands):
+            server = self.server_of(key_of(command) or b"")
+            if not server.connection.is_connected:
+                raise NotConnected("a node is not connected")
+            by_server[server].append(place)
+        gathering = Gathering([None] * len(commands), len(by_server), notify)
+        for server, places in by_server.items():
+            own = [commands[place] for place in places]
+            server.connection.send_all(own, notify=partial(gathering.take, places), scripts=scripts)
 
     async def _replies(
         self, sendings: Sequence[Sending], *, repeatable: bool, scripts: Collection[Script], size: float = 0
