@@ -1,4 +1,4 @@
-"""What only S3 has: markers of folders, and its requests that fail. test_stores.py has what all stores have."""
+"""Test what S3 alone has: markers of folders, and the messages of its errors. test_stores.py has the contract."""
 
 from __future__ import annotations
 
