@@ -291,6 +291,17 @@ def test_readme_of_the_tests_names_each_folder() -> None:
     assert sorted(folders) == re.findall(r"^\| `(\w+)/` \|", text, flags=re.MULTILINE)
 
 
+def test_make_spark_runs_each_folder_with_tests_of_spark() -> None:
+    (named,) = re.findall(r"-m 'spark and not soak' (.*)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    marked = {
+        path.parent.relative_to(ROOT).as_posix()
+        for path in (ROOT / "tests").rglob("*.py")
+        if re.search(r"mark\.spark\b", path.read_text(encoding="utf-8"))
+    }
+
+    assert marked == set(named.split())
+
+
 if __name__ == "__main__":
     before, _, after = split_readme()
     README.write_text(f"{before}\n\n{api_table()}\n\n{after}", encoding="utf-8")

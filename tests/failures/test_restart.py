@@ -41,13 +41,20 @@ def ended_by(broker: KorvetProcess, how: str) -> None:
     broker.start()
 
 
-HOW = pytest.mark.parametrize("how", ["stopped", "killed"])
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_state_survives_a_restart(broker: KorvetProcess, topic: str, how: str) -> None:
+    checks = [topics_records_and_offsets(broker, topic), idempotent_producer(broker, f"{topic}-sequences")]
+    for before_the_restart in checks:
+        next(before_the_restart)
+
+    ended_by(broker, how)
+
+    for after_the_restart in checks:
+        assert next(after_the_restart, "checked") == "checked"
 
 
-@HOW
-def test_topics_records_and_committed_offsets_survive_a_restart(
-    broker: KorvetProcess, topic: str, how: str
-) -> None:
+def topics_records_and_offsets(broker: KorvetProcess, topic: str) -> Iterator[None]:
+    """Write, yield for a restart, and check that topics, records and committed offsets are still there."""
     client = Confluent(broker.bootstrap_servers)
     client.create_topic(topic, partitions=3)
     client.produce(topic, [Record(value=b"%d" % number, key=b"k") for number in range(100)], codec="lz4")
@@ -57,7 +64,7 @@ def test_topics_records_and_committed_offsets_survive_a_restart(
 
     _, latest = client.bounds(topic)
 
-    ended_by(broker, how)
+    yield
 
     assert {0, 1, 2} == client.partitions(topic)
     assert identity == topic_id(broker, topic)
@@ -72,10 +79,8 @@ def test_topics_records_and_committed_offsets_survive_a_restart(
     assert after.offset >= latest
 
 
-@HOW
-def test_idempotent_producer_is_recognised_after_a_restart(
-    broker: KorvetProcess, topic: str, how: str
-) -> None:
+def idempotent_producer(broker: KorvetProcess, topic: str) -> Iterator[None]:
+    """Produce with sequence numbers, yield for a restart, and check that the broker still knows them."""
     create_topic(broker.port, topic)
     producer_id, epoch = new_producer_id(broker.port)
 
@@ -92,7 +97,7 @@ def test_idempotent_producer_is_recognised_after_a_restart(
 
     offsets = [produce(sequence, epoch) for sequence in (0, 3, 6)]
 
-    ended_by(broker, how)
+    yield
 
     assert offsets == [produce(sequence, epoch) for sequence in (0, 3, 6)]
     with pytest.raises(OutOfOrderSequenceNumber):

@@ -1,3 +1,5 @@
+"""Test what S3 alone has: markers of folders, and the messages of its errors. test_stores.py has the contract."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -7,13 +9,13 @@ import pytest
 
 from korvet.lake.compacting import Compaction
 from korvet.lake.erasing import Erasure, key_set
-from korvet.lake.errors import CommitConflict, NoTable, Unreachable, UnsafeStore
+from korvet.lake.errors import Unreachable
 from korvet.lake.listing import archives_in, tables_in
 from korvet.lake.location import Location
 from korvet.lake.put_if_absent import refuse_unsafe_store
 from korvet.lake.retrying import retried
 from korvet.lake.table import LakeTable
-from korvet.lake.verification import absent, wrongs
+from korvet.lake.verification import wrongs
 from tests.lake.s3 import s3_store
 from tests.lake.support import TOPIC, TOPIC_ID, written
 
@@ -38,57 +40,15 @@ def keys(lake: Location) -> list[str]:
     return [each["Key"] for each in client.list_objects_v2(Bucket="lake").get("Contents", [])]
 
 
-def test_store_with_conditional_writes_is_accepted_and_unchanged(lake: Location) -> None:
+def test_empty_directory_marker_is_not_listed_as_a_table(lake: Location) -> None:
     refuse_unsafe_store(lake)
-
     assert [] == keys(lake)
-    assert [] == tables_in(lake)
+    LakeTable.open_or_create(lake, TOPIC, TOPIC_ID)
+    lake.filesystem().create_dir("lake/tables/gone/_delta_log", recursive=True)
 
-
-def test_store_without_conditional_writes_is_refused_and_unchanged() -> None:
-    with s3_store(conditional=False) as options:
-        lake = Location.parse("s3://lake/tables", options)
-
-        with pytest.raises(UnsafeStore, match="ignores If-None-Match"):
-            refuse_unsafe_store(lake)
-        assert [] == keys(lake)
-
-
-def test_empty_directory_marker_is_not_listed_as_a_table() -> None:
-    with s3_store(conditional=True) as options:
-        lake = Location.parse("s3://lake/tables", options)
-        LakeTable.open_or_create(lake, TOPIC, TOPIC_ID)
-        lake.filesystem().create_dir("lake/tables/gone/_delta_log", recursive=True)
-
-        assert "tables/gone/_delta_log/" in keys(lake)
-        assert [TOPIC] == tables_in(lake)
-        assert [TOPIC] == archives_in(lake)
-
-
-def test_records_are_written_committed_and_read(lake: Location) -> None:
-    table = LakeTable.open_or_create(lake, TOPIC, TOPIC_ID)
-    other = LakeTable.open(lake, TOPIC)
-    table = table.commit([written(table, 0, 10)])
-
-    assert {0: 10} == LakeTable.open(lake, TOPIC).archived_up_to
-    assert [10] == [file.count for file in table.files]
-    assert 10 == table.delta.to_pyarrow_table().num_rows
-    with pytest.raises(CommitConflict):
-        other.commit([written(other, 0, 10)])
-
-
-def test_open_raises_no_table_when_the_table_does_not_exist(lake: Location) -> None:
-    with pytest.raises(NoTable, match="There is no Delta table at s3://lake/tables/bills"):
-        LakeTable.open(lake, "bills")
-
-
-def test_missing_bucket_is_reported(lake: Location) -> None:
-    elsewhere = Location.parse("s3://no-such-bucket/tables", lake.options)
-
-    with pytest.raises(
-        Unreachable, match="s3://no-such-bucket/tables/.*NoSuchBucket: The specified bucket does"
-    ):
-        refuse_unsafe_store(elsewhere)
+    assert "tables/gone/_delta_log/" in keys(lake)
+    assert [TOPIC] == tables_in(lake)
+    assert [TOPIC] == archives_in(lake)
 
 
 def test_unreachable_store_is_reported_with_the_cause(lake: Location) -> None:
@@ -99,23 +59,6 @@ def test_unreachable_store_is_reported_with_the_cause(lake: Location) -> None:
     assert (
         "s3://lake/tables/orders: Kernel error -> Generic S3 error: Connection refused (os error 111)."
     ) == str(raised.value)
-
-
-def test_files_are_compacted_erased_and_verified(lake: Location) -> None:
-    table = LakeTable.open_or_create(lake, "upkept", TOPIC_ID)
-    for start in (0, 10, 20):
-        table = table.commit([written(table, start, start + 10)])
-    compaction = Compaction(table)
-
-    compaction.run()
-    erasure = Erasure(compaction.table, key_set([b"nobody"]))
-    erasure.run()
-
-    assert [30] == [file.count for file in erasure.table.files]
-    assert [] == [*absent(erasure.table), *wrongs(erasure.table)]
-    path = erasure.table.absolute(erasure.table.files[0])
-    lake.filesystem().delete_file(path)
-    assert [f"s3://{path} is not there"] == [wrong.what for wrong in absent(erasure.table)]
 
 
 def test_failed_requests_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:

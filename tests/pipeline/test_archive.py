@@ -161,13 +161,13 @@ def test_empty_topic_has_a_table_with_archived_offset_0(memory: Cluster, topic: 
 
 
 @pytest.mark.slow
-def test_thousand_partitions_with_a_record_each(memory: Cluster, topic: str, tmp_path: Path) -> None:
-    memory.create(topic, partitions=1000)
-    memory.produce(topic, [Record(b"%d" % number, partition=number) for number in range(1000)])
+def test_hundreds_of_partitions_with_a_record_each(memory: Cluster, topic: str, tmp_path: Path) -> None:
+    memory.create(topic, partitions=300)
+    memory.produce(topic, [Record(b"%d" % number, partition=number) for number in range(300)])
     archived(memory.bootstrap_servers, topic, tmp_path)
 
     assert [(row.partition, row.value) for row in rows_of(tmp_path / topic)] == [
-        (n, b"%d" % n) for n in range(1000)
+        (n, b"%d" % n) for n in range(300)
     ]
 
 
@@ -307,7 +307,10 @@ def test_two_concurrent_archivers_write_each_record_once(memory: Cluster, topic:
     with growing(memory, topic):
         for thread in threads:
             thread.start()
-        while min(archive.progress[topic].records if archive.progress else 0 for archive in archives) < 200:
+        # Which of the two commits first in a round is chance: one may be overtaken for hundreds of rounds.
+        while (
+            not all(committed := [records_of(archive, topic) for archive in archives]) or sum(committed) < 600
+        ):
             threads[0].join(0.02)
             assert all(thread.is_alive() for thread in threads)
     for archive in archives:
@@ -317,6 +320,11 @@ def test_two_concurrent_archivers_write_each_record_once(memory: Cluster, topic:
     archived(memory.bootstrap_servers, topic, tmp_path)
 
     assert without_times(rows_of(tmp_path / topic)) == log_of(memory, topic)
+
+
+def records_of(archive: Archive, topic: str) -> int:
+    """Return how many records of a topic an archive has committed."""
+    return archive.progress[topic].records if archive.progress else 0
 
 
 def test_archiver_continues_after_the_commits_of_another_archiver(

@@ -364,6 +364,6 @@ def test_rows_are_those_of_a_dict(machine: type[Upserts]) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=8, stateful_step_count=8, deadline=None, suppress_health_check=[*HealthCheck]
+            max_examples=5, stateful_step_count=8, deadline=None, suppress_health_check=[*HealthCheck]
         ),
     )

@@ -17,7 +17,7 @@ from korvet.lake.location import Location
 from korvet.lake.table import LakeTable
 from tests.lake.iceberg_reading import newest_metadata, rows_of_iceberg
 from tests.lake.replay import rows_of
-from tests.pipeline.archiving import archive_of, archived, growing, killed_at, log_of, without_times
+from tests.pipeline.archiving import PAUSE_S, archive_of, archived, growing, killed_at, log_of, without_times
 from tests.pipeline.support import Cluster
 
 pytestmark = pytest.mark.slow
@@ -41,7 +41,7 @@ def test_mirrors_that_are_killed_have_every_record_once(memory: Cluster, topic: 
     random = Random(seed)
     memory.create(topic)
     lake = tmp_path / "lake"
-    archive = archive_of(memory.bootstrap_servers, topic, lake, every_s=0.01)
+    archive = archive_of(memory.bootstrap_servers, topic, lake, every_s=PAUSE_S)
     ended = threading.Event()
 
     def mirror(seed: int) -> None:
@@ -66,6 +66,7 @@ def test_mirrors_that_are_killed_have_every_record_once(memory: Cluster, topic: 
             thread.start()
         killed_at(memory.bootstrap_servers, topic, lake, "before commit", 2)
         while len(kills) < KILLS:
+            ended.wait(PAUSE_S)
             Compaction(LakeTable.open(Location.parse(str(lake)), topic)).run()
         archive.stop()
         ended.set()

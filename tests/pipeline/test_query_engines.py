@@ -145,7 +145,7 @@ def answers(port: int) -> bool:
     return True
 
 
-VALUES = """select timestamp'2020-01-01 00:00:00' as time, cast(1.5 as decimal(5, 2)) as amount, binary('q') as word,
+VALUES = """timestamp'2020-01-01 00:00:00' as time, cast(1.5 as decimal(5, 2)) as amount, binary('q') as word,
     named_struct('x', 1, 'y', X'ff') as pair, map('a', array(1, 2)) as lists, null as nothing, true as flag"""
 ENDLESS = "select sum(a.id * b.id) from range(100000000) a, range(100000000) b"
 
@@ -176,10 +176,9 @@ def test_queries_run_in_the_session_of_a_run(memory: Cluster, topic: str, tmp_pa
     with RunProcess(memory, file, (*arguments, "--metrics", "127.0.0.1:0")) as process:
         url = process.wait_for(r"metrics: (http://\S+)/metrics")[1]
         wait_until(lambda: answers(port) and states(url) == {topic: "current"})
-        typed = of_both(f"select count(*) as n, max(_timestamp) as last from typed_{name}")
+        typed = of_both(f"select count(*) as n, max(_timestamp) as last, {VALUES} from typed_{name}")
         memory.produce(topic, objects(50))
         both = of_both(f"select count(*) as n from {name}")
-        values = of_both(VALUES)
         wrong = [asked(memory, tmp_path, remote, f"select nothing from {name}") for remote in remotes]
         # Without cancelling, this would use all cores from here on.
         with socket.socket(socket.AF_UNIX) as left:
@@ -195,7 +194,7 @@ def test_queries_run_in_the_session_of_a_run(memory: Cluster, topic: str, tmp_pa
     assert [100] == [row["n"] for row in typed]
     assert typed[0]["last"].endswith("+00:00")
     assert [{"n": 150}] == both == after
-    assert {"x": 1, "y": "/w=="} == values[0]["pair"]
+    assert {"x": 1, "y": "/w=="} == typed[0]["pair"]
     for each in wrong:
         assert (1, 1) == (each.returncode, each.stderr.count("\n"))
         assert "`nothing`" in each.stderr

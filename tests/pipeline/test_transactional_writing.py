@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from korvet.client import LATEST, Client, Record, TopicPartition
@@ -24,6 +25,7 @@ from korvet.pipeline.transactional_writing import BatchChanged, Task
 from korvet.protocol.errors import InvalidTransactionTimeout
 from tests.pipeline.standalone import Running
 from tests.pipeline.support import Cluster
+from tests.pipeline.transactional_copy import copy
 
 VALUES = StructType([StructField("value", BinaryType())])
 
@@ -166,7 +168,7 @@ def test_id_outside_of_a_streaming_query_is_refused(memory: Cluster, topic: str)
 @pytest.mark.slow
 @pytest.mark.servers
 def test_each_record_is_copied_once_by_a_stream_that_is_killed(
-    batch_dense: Cluster, topic: str, tmp_path: Path
+    spark: SparkSession, batch_dense: Cluster, topic: str, tmp_path: Path
 ) -> None:
     source, target = topic, f"{topic}-copy"
     for name in (source, target):
@@ -184,9 +186,7 @@ def test_each_record_is_copied_once_by_a_stream_that_is_killed(
             time.sleep(0.05)
         query.end(signal.SIGKILL)
         query.close()
-    last = Running.start(command, Path.cwd())
-    assert 0 == last.wait(), last.lines[-20:]
-    last.close()
+    copy(spark, *arguments)
 
     found = sorted(int(value) for value in committed(batch_dense, target) if value is not None)
     assert (seed, list(range(count))) == (seed, found)

@@ -1,4 +1,4 @@
-"""Copy a topic in a transactional stream, in a process of its own that a test may kill.
+"""Copy a topic in a transactional stream, as a program also in a process that a test may kill.
 
 python -m tests.pipeline.transactional_copy BOOTSTRAP-SERVERS SOURCE TARGET CHECKPOINT
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import sys
 
+from pyspark.sql import SparkSession
+
 from korvet.pipeline.session import spark_session
 
 
-def main(servers: str, source: str, target: str, checkpoint: str) -> None:
-    spark = spark_session("korvet-copy", master="local[2]", settings={}, quick_java=True)
+def copy(spark: SparkSession, servers: str, source: str, target: str, checkpoint: str) -> None:
+    """Copy all records that the source has at the start of the query."""
     rows = (
         spark.readStream.format("korvet")
         .option("kafka.bootstrap.servers", servers)
@@ -35,4 +37,4 @@ def main(servers: str, source: str, target: str, checkpoint: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    copy(spark_session("korvet-copy", master="local[2]", settings={}, quick_java=True), *sys.argv[1:])

@@ -131,7 +131,7 @@ async def test_index_matches_the_remaining_records_after_retention(
 @pytest.mark.slow
 @on(VALKEY)
 @pytest.mark.parametrize("layout", ["record", "batch"])
-async def test_seek_ts_in_a_million_records_is_about_as_fast_as_in_a_tenth(
+async def test_seek_ts_in_ten_times_the_records_is_about_as_fast(
     redis_server: RedisServer, layout: str
 ) -> None:
     """Also where the first record says 2100."""
@@ -155,7 +155,7 @@ async def test_seek_ts_in_a_million_records_is_about_as_fast_as_in_a_tenth(
     assert many_s < 4 * few_s
 
 
-RECORDS = 5_000  # of a batch
+RECORDS = 1_000  # of a batch
 
 
 async def filled(

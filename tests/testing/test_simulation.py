@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 from uuid import UUID
 
@@ -46,7 +46,7 @@ from tests.transactions.bugs import (
 TRIED = 20
 PRINT_DIGEST = """
 from korvet.testing.simulation import Setup, simulate
-print(simulate(1, Setup(hours=2)).digest)
+print(simulate(1, Setup(hours=1)).digest)
 """
 
 
@@ -94,8 +94,8 @@ def keeps_too_long(storage: Storage, lease_s: float, holder: str) -> Leases:
 
 # The clients that an error concerns are enough to find it.
 CLASSIC = Setup(consumers=0, mixed=0, workers=0, movers=0, writers=0)
-BROKER_ASSIGNS = Setup(members=0, workers=0, movers=0, writers=0)
-WORKERS = Setup(members=0, consumers=0, mixed=0, movers=0, writers=0)
+BROKER_ASSIGNS = Setup(hours=5, members=0, workers=0, movers=0, writers=0)
+WORKERS = Setup(hours=5, members=0, consumers=0, mixed=0, movers=0, writers=0)
 TRANSACTIONAL = Setup(hours=1, members=0, consumers=0, mixed=0, workers=0)
 # Many produces and faults, since only a lost answer makes a producer send a batch again.
 BUSY = evolve(CLASSIC, hours=4, between_produces_s=60, between_faults_s=120)
@@ -160,7 +160,12 @@ async def does_nothing(_coordinator: TransactionCoordinator, _transactional_id: 
 PATCHED_ERRORS: dict[str, tuple[Setup, type, dict[str, Callable[..., Any]], str]] = {
     "knows no owners": (BROKER_ASSIGNS, Owners, {"of_topic": no_owners, "replace": changes}, "gets orders-"),
     "removes early": (BROKER_ASSIGNS, ConsumerGroup, {"extend_session": removes_early}, "gets orders-"),
-    "forgets locks": (WORKERS, SharePartition, {"resume": forgets_locks}, "delivered under a lock"),
+    "forgets locks": (
+        evolve(WORKERS, hours=10),
+        SharePartition,
+        {"resume": forgets_locks},
+        "delivered under a lock",
+    ),
     "forgets acknowledgements": (
         WORKERS,
         SharePartition,
@@ -206,8 +211,14 @@ def first_failure(setup: Setup) -> SimulationFailed:
     pytest.fail(f"none of {TRIED} seeds finds the error")
 
 
+@cache
+def simulate_without_errors(seed: int, setup: Setup) -> None:
+    """Assert that a seed has no violation; once, since several errors are found in the same seed."""
+    simulate(seed, setup)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize("seed", seeds(1))  # the soak runs a hundred
 def test_churn_violates_no_guarantee(seed: int) -> None:
     result = simulate(seed)
 
@@ -243,6 +254,7 @@ def test_error_put_in_on_purpose_is_found_and_repeated(error: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("simulation")
 @pytest.mark.parametrize("error", PATCHED_ERRORS)
 def test_error_in_what_the_broker_calls_is_found(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
     setup, owner, replacements, expected = PATCHED_ERRORS[error]
@@ -252,7 +264,7 @@ def test_error_in_what_the_broker_calls_is_found(error: str, monkeypatch: pytest
         failure = first_failure(setup)
 
     assert re.search(expected, failure.reason)
-    simulate(failure.seed, setup)
+    simulate_without_errors(failure.seed, setup)
 
 
 @pytest.mark.parametrize("add_bug", TRANSACTION_BUGS)
@@ -290,7 +302,7 @@ def test_mover_that_is_fenced_after_its_commit_reads_the_offsets_again(
 
 @pytest.mark.slow
 def test_seed_repeats_a_run_in_another_process_with_other_hashes() -> None:
-    here = simulate(1, Setup(hours=2))
+    here = simulate(1, Setup(hours=1))
 
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
@@ -298,7 +310,7 @@ def test_seed_repeats_a_run_in_another_process_with_other_hashes() -> None:
             [sys.executable, "-c", PRINT_DIGEST], env=environment, capture_output=True, text=True, check=True
         )
         assert here.digest == there.stdout.strip()
-    assert here.digest != simulate(2, Setup(hours=2)).digest
+    assert here.digest != simulate(2, Setup(hours=1)).digest
 
 
 CLOCKS: list[Callable[[], Clock]] = [VirtualClock, partial(MockClock, autojump_threshold=0)]
