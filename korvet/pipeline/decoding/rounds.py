@@ -108,8 +108,8 @@ class Decoding:
         Raises LakeError (BadRow, MissingRows, CommitConflict, …), SchemaFault, RegistryError, SparkFailed.
         """
         archive = self.open_archive()
-        typed, dlq = self.find(self.typed_location, TYPED), self.find(self.dlq_location, DLQ)
-        self.typed, self.dlq = typed, dlq
+        typed = self.typed = self.find(self.typed_location, TYPED, self.typed)
+        dlq = self.dlq = self.find(self.dlq_location, DLQ, self.dlq)
         plan = self._plan(archive, typed, dlq)
         if not plan.spans:
             return None
@@ -163,13 +163,15 @@ class Decoding:
             self._ends = dict(self._archive.archived_up_to)
         return self._archive
 
-    def find(self, location: Location, kind: str) -> DecodedTable | None:
-        """Return a table, or None if it does not exist yet."""
+    def find(
+        self, location: Location, kind: str, previous: DecodedTable | None = None
+    ) -> DecodedTable | None:
+        """Return a table, or None if it does not exist yet. `previous` is an earlier snapshot of it."""
         archive = self._archive
         if archive is None or (kind == DLQ and not self.keeps_bad):
             return None
         try:
-            return DecodedTable.open(location, kind, archive.topic, archive.topic_id)
+            return DecodedTable.open(location, kind, archive.topic, archive.topic_id, previous=previous)
         except NoTable:
             return None
 

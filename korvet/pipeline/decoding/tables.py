@@ -122,8 +122,22 @@ class DecodedTable(Snapshot):
     kind: str = field(kw_only=True)
 
     @classmethod
-    def open(cls, location: Location, kind: str, topic: str, topic_id: UUID) -> Self:
-        """Open the newest snapshot. Raises NoTable, WrongTable, NewerFormat, Unreachable."""
+    def open(
+        cls,
+        location: Location,
+        kind: str,
+        topic: str,
+        topic_id: UUID,
+        *,
+        previous: DecodedTable | None = None,
+    ) -> Self:
+        """Open the newest snapshot: `previous`, an earlier one of the same table, if that is the newest.
+
+        Raises NoTable, WrongTable, NewerFormat, Unreachable.
+        """
+        if isinstance(previous, cls) and previous.is_newest():
+            check(location, previous.delta, kind, topic, topic_id)
+            return previous
         with store_errors(location):
             delta = DeltaTable(location.url, storage_options=location.storage_options())
             check(location, delta, kind, topic, topic_id)
@@ -263,7 +277,7 @@ class DecodedTable(Snapshot):
 
     def reopened(self) -> Self:
         """Return the newest snapshot of the same table."""
-        return type(self).open(self.location, self.kind, self.topic, self.topic_id)
+        return type(self).open(self.location, self.kind, self.topic, self.topic_id, previous=self)
 
     def with_columns(self, fields: Sequence[pa.Field]) -> Self:
         """Add columns, which may be nested, in a commit of their own. Return the snapshot with them.
