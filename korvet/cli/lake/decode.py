@@ -81,6 +81,10 @@ if TYPE_CHECKING:
     metavar="COLUMNS",
     help="Columns, separated by commas; days, hours or months: the record's timestamp.",
 )
+@click.option("--bucket-by", metavar="COLUMN", help="A column by whose hash rows are partitioned: _bucket.")
+@click.option(
+    "--buckets", type=int, metavar="NUMBER", help="With --bucket-by: the number of its buckets. [16]"
+)
 @click.option(
     "--cluster-by", metavar="COLUMNS", help="Up to 4 columns by which rows are sorted when files are joined."
 )

@@ -26,7 +26,7 @@ from korvet.pipeline.decoding import schemas, upserting
 from korvet.pipeline.decoding.columns import RESERVED
 from korvet.pipeline.decoding.decoded_files import PartWriter
 from korvet.pipeline.decoding.rewriting import conformed_rows
-from korvet.pipeline.decoding.rounds import Decoding
+from korvet.pipeline.decoding.rounds import Decoding, refuse_other_partitions
 from korvet.pipeline.decoding.row_decoding import DLQ_SCHEMA, Decoder, decode, infer_columns, nullable
 from korvet.pipeline.decoding.tables import DLQ, TYPED, DecodedFile, DecodedTable
 
@@ -175,6 +175,7 @@ def _with_columns(
 ) -> tuple[DecodedTable, Decoder, str]:
     """Add the columns that the rows need. Return the table, its decoder, and the new columns."""
     decoder = decoding.decoder(typed)
+    refuse_other_partitions(typed, decoder)
     if decoding.specification.unknown == "add":
         decoder = decoding.grown(decoder, [infer_columns(decoder, rows)])
     before = nullable(pa.schema(list(typed.schema)))

@@ -20,6 +20,7 @@ from attrs import define, field, frozen
 from korvet.lake.column_reading import read_columns
 from korvet.lake.errors import LakeError, NoTable, WrongTable
 from korvet.lake.location import Location
+from korvet.lake.schema import BUCKET_BY
 from korvet.lake.store_errors import store_errors
 from korvet.lake.table import LakeTable
 from korvet.pipeline.decoding import schemas, upserting
@@ -238,12 +239,10 @@ class Decoding:
                 archive.topic_id,
                 nullable(decoder.schema),
                 decoder.partition_columns(),
-                clustered | ({KEYS: json.dumps(decoder.keys.columns)} if specification.upsert else {}),
+                clustered | lasting_properties(decoder),
             )
             return typed, decoder, schemas.ddl([*decoder.fields, *decoder.key_fields])
-        if tuple(typed.delta.metadata().partition_columns) != decoder.partition_columns():
-            there = ", ".join(typed.delta.metadata().partition_columns) or "nothing"
-            raise WrongTable(f"{typed.location} is partitioned by {there}; tables do not change that.")
+        refuse_other_partitions(typed, decoder)
         new = [one for one in nullable(decoder.schema) if one not in nullable(pa.schema(before))]
         if new:
             typed = typed.with_columns(new)
@@ -347,6 +346,27 @@ class Decoding:
         for folder in folders:
             upserting.sweep(typed.location, folder)
         return merged
+
+
+def lasting_properties(decoder: Decoder) -> dict[str, str]:
+    """Return the properties of a new typed table that it never changes."""
+    specification = decoder.specification
+    found = {KEYS: json.dumps(decoder.keys.columns)} if specification.upsert else {}
+    if specification.bucket_by is not None:
+        found[BUCKET_BY] = json.dumps([specification.bucket_by, specification.buckets])
+    return found
+
+
+def refuse_other_partitions(typed: DecodedTable, decoder: Decoder) -> None:
+    """Raise WrongTable if the table is partitioned in another way than is specified."""
+    there = tuple(typed.delta.metadata().partition_columns)
+    if there != decoder.partition_columns():
+        names = ", ".join(there) or "nothing"
+        raise WrongTable(f"{typed.location} is partitioned by {names}; tables do not change that.")
+    wanted = decoder.specification.bucket_by, decoder.specification.buckets
+    if typed.buckets is not None and typed.buckets != wanted:
+        name, count = typed.buckets
+        raise WrongTable(f"{typed.location} has {count} buckets of {name}; tables do not change that.")
 
 
 def refuse_other_keys(typed: DecodedTable, decoder: Decoder) -> None:

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from attrs import evolve, field, frozen
 
-from korvet.lake.schema import FILE_SCHEMA, HOUR, MONTH
+from korvet.lake.schema import BUCKET, FILE_SCHEMA, HOUR, MONTH
+from korvet.pipeline.decoding.buckets import buckets_of
 from korvet.pipeline.decoding.columns import (
     DATE,
     DELETED,
@@ -125,7 +126,8 @@ class Decoder:
 
     def partition_columns(self) -> tuple[str, ...]:
         """Return the names of the typed table's partition columns."""
-        return tuple(PERIODS.get(name, name) for name in self.specification.partition_by)
+        names = (PERIODS.get(name, name) for name in self.specification.partition_by)
+        return (*names, *((BUCKET,) if self.specification.bucket_by else ()))
 
 
 def own_fields(specification: Specification) -> list[pa.Field]:
@@ -143,6 +145,8 @@ def own_fields(specification: Specification) -> list[pa.Field]:
         fields.append(pa.field(RAW, pa.binary()))
     periods = [PERIODS[name] for name in specification.partition_by if name in PERIODS]
     fields += [pa.field(name, pa.date32() if name == DATE else pa.string()) for name in periods]
+    if specification.bucket_by:
+        fields.append(pa.field(BUCKET, pa.int32()))
     if specification.deletes == "soft":
         fields += [pa.field(DELETED, pa.bool_()), pa.field(DELETED_AT, pa.timestamp("us", "UTC"))]
     return fields
@@ -272,6 +276,8 @@ def decode(decoder: Decoder, archived: pa.Table, known_bad: Collection[tuple[int
             is_kept = number not in strangers and (value is not None or keeps_tombstones)
             (kept if is_kept else skipped).append(number)
     columns |= own_columns(specification, archived, opened, pa.array(deleted, pa.bool_()))
+    if specification.bucket_by:
+        columns[BUCKET] = buckets_of(columns[specification.bucket_by], specification.buckets)
     typed = pa.Table.from_arrays(
         [columns[one.name] for one in decoder.schema], schema=nullable(decoder.schema)
     )

@@ -31,7 +31,7 @@ from cattrs.gen import make_dict_structure_fn
 
 from korvet.config import ConfigError
 from korvet.lake.schema import HOUR, MONTH
-from korvet.pipeline.decoding.columns import DATE
+from korvet.pipeline.decoding.columns import DATE, KEY
 from korvet.pipeline.decoding.inference import Numbers
 from korvet.pipeline.decoding.leaves import LENIENT, UTC_IF_NO_ZONE, Reading, Timestamps, Unknown
 
@@ -47,6 +47,7 @@ DLQ_SUFFIX = "~dlq"
 #: Words in `partition_by` for periods of the record's timestamp, with their columns.
 PERIODS = {"days": DATE, "hours": HOUR, "months": MONTH}
 MOST_CLUSTERED = 4  # columns
+BUCKETS, MOST_BUCKETS = 16, 10_000
 FIRST_SECTIONS = ("defaults", "topics")
 
 
@@ -106,6 +107,8 @@ class Specification:
     key_prefix: str = "key_"
     cluster_by: tuple[str, ...] = ()  # columns by which rows are sorted when files are joined
     partition_by: tuple[str, ...] = ()  # columns, and one of PERIODS
+    bucket_by: str | None = None  # a column by whose hash rows are partitioned, after `partition_by`
+    buckets: int = BUCKETS
 
     @property
     def dlq(self) -> str:
@@ -176,6 +179,7 @@ class Specification:
             yield "partition_by", f"accepts one of {', '.join(PERIODS)}"
         if self.upsert and self.partition_by:
             yield "partition_by", "does not go with upsert: a row would have to move when its value changes"
+        yield from self._faults_of_buckets()
         yield from self._faults_of_upserts()
         if self.upsert and self.tombstones == "keep":
             yield "tombstones", "'keep' cannot be combined with upsert, in which tombstones delete rows"
@@ -234,6 +238,16 @@ class Specification:
             yield "key_schema", f"key_format = {self.key_format!r} takes {what} registry"
         if not re.fullmatch(r"[A-Za-z0-9_]*", self.key_prefix):
             yield "key_prefix", f"{self.key_prefix!r} cannot begin names of columns; key_ could"
+
+    def _faults_of_buckets(self) -> Iterator[tuple[str, str]]:
+        if not 1 <= self.buckets <= MOST_BUCKETS:
+            yield "buckets", f"must be from 1 to {MOST_BUCKETS:,}"
+        if self.bucket_by is None:
+            if self.buckets != BUCKETS:
+                yield "buckets", "needs bucket_by, a column"
+        elif self.upsert and self.bucket_by not in (self.key or (KEY,)):
+            keys = ", ".join(self.key or (KEY,))
+            yield "bucket_by", f"accepts {keys} with upsert: a row would have to move when its value changes"
 
     def _faults_of_upserts(self) -> Iterator[tuple[str, str]]:
         if self.key and not self.upsert:

@@ -36,7 +36,7 @@ from korvet.lake.delta_log import DeltaLog
 from korvet.lake.erasing_decoded import PLACES
 from korvet.lake.errors import CommitConflict, NewerFormat, OutOfOrder, WrongTable
 from korvet.lake.location import Location
-from korvet.lake.schema import Int64s
+from korvet.lake.schema import BUCKET_BY, Int64s
 from korvet.lake.snapshots import Snapshot
 from korvet.lake.store_errors import store_errors
 from korvet.lake.table import (
@@ -214,6 +214,12 @@ class DecodedTable(Snapshot):
     def cluster_by(self) -> tuple[str, ...]:
         """The columns by which rows are sorted when files are joined."""
         return self._names(CLUSTER_BY)
+
+    @property
+    def buckets(self) -> tuple[str, int] | None:
+        """The column of whose values the table has buckets, and their number."""
+        text = self.delta.metadata().configuration.get(BUCKET_BY)
+        return None if text is None else tuple(json.loads(text))
 
     def _names(self, name: str) -> tuple[str, ...]:
         return tuple(json.loads(self.delta.metadata().configuration.get(name, "[]")))
