@@ -62,7 +62,11 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="RecordNameStrategy or TopicRecordNameStrategy, with --records.",
 )
-@click.option("--records", metavar="NAMES", help="Record types, each with a table of its own: shop.Order, …")
+@click.option(
+    "--records",
+    metavar="NAMES",
+    help="Record types, each with a table of its own: shop.Order, …; a last * stands for all others.",
+)
 @click.option("--message", metavar="NAME", help="Protobuf: the message type. [the first of the file]")
 @click.option(
     "--unknown", metavar="WHAT", help="JSON fields without a column: add, drop or dlq. [add without a schema]"

@@ -54,10 +54,10 @@ class Redriven:
 def redrive(decoding: Decoding) -> Redriven:
     """Decode all rows of the dlq table again. Raises NotRedriven, SchemaFault, RegistryError and LakeError."""
     specification = decoding.specification
-    if specification.upsert and specification.deletes == "hard":
+    if specification.upsert and (specification.deletes == "hard" or specification.record is not None):
         raise NotRedriven(
-            f"{specification.topic}: rows of a table with upsert are decoded again only with deletes = 'soft', or a "
-            "row could return after its deletion."
+            f"{specification.topic}: rows of a table with upsert are decoded again only with deletes = 'soft' and "
+            "without records, or a row could return after its deletion."
         )
     if not decoding.keeps_bad:
         raise NotRedriven(

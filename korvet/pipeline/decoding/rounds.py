@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain
 
 import pyarrow as pa
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from korvet.lake.column_reading import read_columns
 from korvet.lake.errors import LakeError, NoTable, WrongTable
@@ -121,6 +121,9 @@ class Decoding:
         if dlq is None and self.keeps_bad:
             dlq = DecodedTable.create(self.dlq_location, DLQ, archive.topic, archive.topic_id, DLQ_SCHEMA)
         outcome = self._decode(archive, plan, decoder, dlq, slices)
+        if outcome.found:
+            typed, again = self._with_tables(archive, plan, typed, decoder, dlq, slices, outcome.found)
+            outcome = again or outcome
         self._commit(plan, typed, dlq, outcome, decoder.keys)
         return RoundResult(outcome, plan.behind, plan.spans, added)
 
@@ -197,7 +200,54 @@ class Decoding:
         if typed is None:
             return decoder
         refuse_other_keys(typed, decoder)
-        return schemas.united(decoder, list(typed.schema), self._note)
+        return schemas.united(self._knowing(decoder, typed.records), list(typed.schema), self._note)
+
+    # --- Record types -------------------------------------------------------------------------------------
+
+    @property
+    def found(self) -> list[Specification]:
+        """The specifications of the record types that were found so far, without those that are named."""
+        specification = self.specification
+        if self.typed is None or not specification.finds_records:
+            return []
+        new = [name for name in self.typed.records if name not in specification.named_records]
+        return [specification.of_record(name) for name in new]
+
+    def _knowing(self, decoder: Decoder, names: Collection[str], *, finds: bool = True) -> Decoder:
+        """Return the decoder, which leaves the values of these record types to their tables."""
+        selection = decoder.selection
+        if selection is None or not self.specification.finds_records:
+            return decoder
+        is_full = len({*selection.others, *names, selection.record}) >= self.specification.max_tables
+        kind = None if is_full or not finds else selection.finds
+        return evolve(decoder, selection=selection.knowing(names, finds=kind))
+
+    def _with_tables(
+        self,
+        archive: LakeTable,
+        plan: Plan,
+        typed: DecodedTable,
+        decoder: Decoder,
+        dlq: DecodedTable | None,
+        slices: Sequence[Files],
+        found: set[str],
+    ) -> tuple[DecodedTable, Outcome | None]:
+        """Note the record types that were found, before any table states that their values were decoded.
+
+        Return the table, and the outcome of decoding again if some of the types get no table.
+        """
+        there = 0 if decoder.selection is None else len(decoder.selection.others) + 1
+        distinct = {name.lower(): name for name in sorted(found, reverse=True)}.values()
+        names = sorted(distinct)[: self.specification.max_tables - there]
+        typed = self.typed = typed.with_records(names)
+        self.on_step("record types")
+        if len(names) == len(found):
+            return typed, None
+        self._note(
+            f"no tables for the record types {', '.join(sorted(found - {*names}))}: their values are bad rows"
+        )
+        decoder = self._knowing(decoder, names, finds=False)
+        return typed, self._decode(archive, plan, decoder, dlq, slices)
 
     def _note(self, text: str) -> None:
         """Log a line about the topic, once."""
@@ -341,7 +391,8 @@ class Decoding:
         if not self.specification.upsert:
             return typed.commit(spans, parts, outcome.skipped)
         rows = upserting.staged(typed.location, parts) if parts else None
-        merged = upserting.merge(typed, rows, keys, spans)
+        marks_absent = self.specification.record is None
+        merged = upserting.merge(typed, rows, keys, spans, marks_absent=marks_absent)
         folders = {part.path.rpartition("/")[0] for part in parts}
         for folder in folders:
             upserting.sweep(typed.location, folder)

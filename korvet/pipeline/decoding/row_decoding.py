@@ -161,6 +161,7 @@ class Opened:
     operations: list[str | None]  # of Debezium's envelopes
     faults: Faults = field(factory=Faults)
     strangers: set[int] = field(factory=set)  # rows of other tables
+    found: set[str] = field(factory=set)  # record types that get tables
 
 
 @frozen
@@ -177,6 +178,8 @@ class Decoded:
     skipped: Counter[int]
     #: The number of rows of the topic's other tables, which are among the skipped ones.
     strangers: int = 0
+    #: Record types of such rows that have no tables yet.
+    found: frozenset[str] = frozenset()
 
     @property
     def typed_count(self) -> int:
@@ -195,12 +198,13 @@ def open_values(decoder: Decoder, archived: pa.Table) -> Opened:
         has_indexes = specification.format == "protobuf"
         headers = archived.column("headers")
         framed = with_ids_of_headers(values, headers, VALUE_HEADER, faults, has_indexes=has_indexes)
-    strangers = decoder.selection.strangers(framed, faults) if decoder.selection is not None else set()
+    found: set[str] = set()
+    strangers = decoder.selection.strangers(framed, faults, found) if decoder.selection is not None else set()
     if strangers:
         framed = [None if number in strangers else value for number, value in enumerate(framed)]
     rows = decoder.values.objects(framed, faults)
     operations: list[str | None] = [None] * len(rows)
-    opened = Opened(values, rows, operations, faults, strangers)
+    opened = Opened(values, rows, operations, faults, strangers, found)
     if not (specification.unwrap or specification.rename or specification.flatten):
         return opened
     maps = frozenset(field_name(one.name) for one in decoder.fields if pa.types.is_map(one.type))
@@ -290,6 +294,7 @@ def decode(decoder: Decoder, archived: pa.Table, known_bad: Collection[tuple[int
         tombstones,
         Counter(archived.column("partition").take(pa.array(skipped, pa.int64())).to_pylist()),
         len(strangers),
+        frozenset(opened.found),
     )
 
 

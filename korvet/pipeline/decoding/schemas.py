@@ -100,6 +100,10 @@ def record_keys_of(specification: Specification) -> RecordKeys | None:
     )
 
 
+#: The registry's names of the formats of values.
+KINDS = {"json": "JSON", "json-schema": "JSON", "avro": "AVRO", "protobuf": "PROTOBUF"}
+
+
 def selection_of(specification: Specification) -> Selection | None:
     """Return the values that the table takes, None if it takes all of the topic."""
     if specification.record is None or specification.registry is None:
@@ -107,8 +111,9 @@ def selection_of(specification: Specification) -> Selection | None:
     return Selection(
         Registry(specification.registry),
         specification.record,
-        frozenset(specification.records) - {specification.record},
+        frozenset(specification.named_records) - {specification.record},
         specification.takes_the_rest,
+        KINDS[specification.format] if specification.finds_records else None,
     )
 
 

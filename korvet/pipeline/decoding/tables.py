@@ -6,6 +6,7 @@ Each has its own decoded offsets, one `txn` action per partition, set by the com
     korvet/<topic id>/<partition>/start      the offset at which it begins
     korvet/<topic id>/<partition>/compared   from this offset on, skipped records are counted (not with upsert)
     korvet/<topic id>/<partition>/skipped    their number: tombstones, and bad rows that are not kept
+    korvet/<topic id>/record/<name>          a record type that was found in the topic; the number is its place
     korvet/<topic id>/dropped                rows whose timestamps (milliseconds) are before this were dropped
 
 So the two tables need no common commit. A commit is based on the snapshot whose decoded offsets were read, and succeeds
@@ -52,7 +53,7 @@ from korvet.pipeline.decoding.statistics import Statistics
 
 FORMAT_VERSION = 1
 TYPED, DLQ = "typed", "dlq"
-RANGES = "korvet.ranges"
+RANGES, RECORDS = "korvet.ranges", "korvet.records"
 #: The property with the columns that identify a row of an upsert table, as a JSON array.
 KEYS = "korvet.key"
 #: The same of the columns by which rows are sorted when files are joined.
@@ -338,6 +339,21 @@ class DecodedTable(Snapshot):
     def dropped_id(self) -> str:
         """The application id of `dropped_ms`."""
         return f"{self.app_id}/dropped"
+
+    @property
+    def records(self) -> list[str]:
+        """The record types that were found in the topic, in this order, for the first one's table."""
+        prefix = f"{self.app_id}/record/"
+        found = [
+            (place, name.removeprefix(prefix)) for name, place in self.transactions.items() if prefix in name
+        ]
+        return [name for _, name in sorted(found)]
+
+    def with_records(self, names: Sequence[str]) -> Self:
+        """Note found record types in a commit of their own. Raises CommitConflict, Unreachable."""
+        first = len(self.records) + 1
+        places = {f"{self.app_id}/record/{name}": first + place for place, name in enumerate(names)}
+        return self.write([], {RECORDS: [*names]}, places)
 
     def append(self, parts: Sequence[Part]) -> Self:
         """Add files without advancing decoded offsets. Raises CommitConflict, Unreachable."""

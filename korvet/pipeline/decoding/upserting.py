@@ -7,7 +7,8 @@ keys have the framing of Confluent's clients, they are compared without it, sinc
 after the schema has changed.
 
 With `deletes = "soft"`, a deletion keeps the values of the key's latest row. It is a row also if there was none, so
-that an older record that is decoded later does not become the key's row.
+that an older record that is decoded later does not become the key's row. A table of one of several record types has no
+such rows, since a tombstone does not state the type of its row.
 """
 
 from __future__ import annotations
@@ -135,14 +136,15 @@ def merge(
     keys: Keys,
     spans: Sequence[Span],
     *,
+    marks_absent: bool = True,
     info: Mapping[str, Any] | None = None,
     transactions: Mapping[str, int] | None = None,
 ) -> DecodedTable:
     """Merge rows, and advance the decoded offsets of spans, in one commit. Return the snapshot with this commit.
 
-    `rows` have the column `_deleted`; None: there are none. `info` and `transactions` are further entries of the
-    commit. Raises OutOfOrder, CommitConflict, DamagedFile, NewerFormat, Unreachable. Then nothing was committed, as far
-    as can be determined.
+    `rows` have the column `_deleted`; None: there are none. `marks_absent` states whether deletions of keys without a
+    row become marked rows. `info` and `transactions` are further entries of the commit. Raises OutOfOrder,
+    CommitConflict, DamagedFile, NewerFormat, Unreachable. Then nothing was committed, as far as can be determined.
     """
     numbers = {**table.next_numbers(spans), **(transactions or {})}
     info = {**commit_info(spans), **(info or {})}
@@ -151,7 +153,9 @@ def merge(
     refuse_other_features(table.location, table.delta)
     newest = Newest.of(rows, keys)
     is_soft = DELETED in table.schema.names
-    added = np.ones(newest.rows.num_rows, bool) if is_soft else ~newest.deleted
+    added = ~newest.deleted
+    if is_soft:
+        added |= marks_absent | newest.has_values
     actions: list[AddAction | RemoveAction] = []
     kept = []
     for file, change in results(partial(_change, table, newest), _files_with_buckets_of(newest.rows, table)):
