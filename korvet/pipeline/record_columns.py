@@ -253,7 +253,9 @@ class _Walk:
             count = min(window, possible - run)
             start = position + run * whole
             rows = array[start : start + count * whole].reshape(count, whole)
-            equal = (rows[:, : len(prefix)] == prefix).all(axis=1)
+            equal = rows[:, 0] == prefix[0]  # by column: a reduction over rows of a few bytes takes much longer
+            for place in range(1, len(prefix)):
+                equal &= rows[:, place] == prefix[place]
             if not equal.all():
                 return run + int(equal.argmin())
             run += count
