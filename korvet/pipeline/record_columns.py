@@ -253,7 +253,8 @@ class _Walk:
             count = min(window, possible - run)
             start = position + run * whole
             rows = array[start : start + count * whole].reshape(count, whole)
-            equal = rows[:, 0] == prefix[0]  # by column: a reduction over rows of a few bytes takes much longer
+            # By column: a reduction over rows of a few bytes takes much longer.
+            equal = rows[:, 0] == prefix[0]
             for place in range(1, len(prefix)):
                 equal &= rows[:, place] == prefix[place]
             if not equal.all():
