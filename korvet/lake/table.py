@@ -73,14 +73,13 @@ class LakeTable(Snapshot):
         table, avoids reading its part of the log again. Raises NoTable, WrongTable, NewerFormat, Unreachable.
         """
         location = lake.child(topic)
-        if isinstance(previous, cls) and previous.is_newest():
-            _check(location, previous.delta, topic, topic_id)
-            return previous
         with store_errors(location):
             delta = DeltaTable(location.url, storage_options=location.storage_options())
             found_id = _check(location, delta, topic, topic_id)
             known = None
             if previous is not None and previous.delta.metadata().id == delta.metadata().id:
+                if previous.version == delta.version() and isinstance(previous, cls):
+                    return previous
                 known = (previous.version, previous.transactions)
             transactions = DeltaLog(location).transactions(delta.version(), since=known)
         return cls(location, topic, found_id, delta, transactions)
@@ -242,6 +241,8 @@ class LakeTable(Snapshot):
 
     def reopened(self) -> Self:
         """Return the newest snapshot of the same table."""
+        if self.is_newest():
+            return self
         lake = evolve(self.location, url=self.location.url.rpartition("/")[0])
         return type(self).open(lake, self.topic, self.topic_id, previous=self)
 
