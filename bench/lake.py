@@ -17,9 +17,10 @@ from typing import Any
 import trio
 from attrs import define, frozen
 
+from korvet.cli.lake.options import opened_tables
 from korvet.client import Client, Record, open_client
-from korvet.lake.listing import archives_in
 from korvet.lake.location import Location
+from korvet.lake.table import LakeTable
 from korvet.pipeline.archive import Workers
 from korvet.pipeline.archive_status import audit, status
 from korvet.pipeline.archive_task import Outcome, Piece
@@ -97,6 +98,12 @@ def measured(topics: int, commits: int) -> dict[str, Took]:
             run.round()
             return run
 
+        async def audited(client: Client | None) -> Any:
+            tables = {
+                name: table for name, table in opened_tables(location).items() if isinstance(table, LakeTable)
+            }
+            return await audit(client, location, list(tables), tables)
+
         asked(create)
         for _ in range(commits):
             grow()
@@ -105,8 +112,8 @@ def measured(topics: int, commits: int) -> dict[str, Took]:
         found = {
             "a round without records": Took.of(run.round),
             "status": Took.of(lambda: asked(lambda client: status(client, location, None))),
-            "audit --offline": Took.of(lambda: trio.run(audit, None, location, archives_in(location))),
-            "audit": Took.of(lambda: asked(lambda client: audit(client, location, archives_in(location)))),
+            "audit --offline": Took.of(lambda: trio.run(audited, None)),
+            "audit": Took.of(lambda: asked(audited)),
             "planning a query": Took.of(lambda: named_sources(Lake(location), f"select * from `{names[0]}`")),
         }
         asked(produce)

@@ -1,7 +1,7 @@
 """The Iceberg mirror in Spark 4.1 with Iceberg's own runtime: the rows of the Delta tables, row for row.
 
 The tables are an archive with late records, and typed tables that are partitioned by a column of each type, which their
-files lack. pip installs pyspark 4.1 once into a virtual environment in the cache folder.
+files lack, or by buckets. pip installs pyspark 4.1 once into a virtual environment in the cache folder.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from conformance.apache_kafka import jars
 from conformance.iceberg_program import plain
 from conformance.part import RUN_LIMIT_S, Result, Target, Unavailable
 from conformance.spark_connector import environment
+from korvet.lake.iceberg.mirror import Mirror
 from korvet.lake.iceberg.original import Original, iceberg_name
+from korvet.lake.iceberg.path_catalog import PathCatalog
 from korvet.lake.mirrored import FOLDER
 from korvet.lake.table import LakeTable
 from tests.lake.support import TOPIC, TOPIC_ID, lake, written
 from tests.lake.test_mirror_typed import COLUMNS, VALUES, grown, mirror, typed
+from tests.pipeline.decoding import Lake
 
 POM = Path(__file__).with_name("iceberg-pom.xml")
 PROGRAM = Path(__file__).with_name("iceberg_program.py")
@@ -44,7 +47,13 @@ def run(_targets: Sequence[Target]) -> Iterator[Result]:
             partitioned(folder / "-".join(columns), columns)
         names = ["archive", *map("-".join, partitions)]
         tables = {each: lake(folder / each).child(TOPIC).path for each in names}
-        conditions = {"count": "count = 7", "item": "item = 'nut'", "day": "day is null"}
+        tables["customer"] = bucketed(folder / "bucketed")
+        conditions = {
+            "count": "count = 7",
+            "item": "item = 'nut'",
+            "day": "day is null",
+            "customer": "customer = 'customer 7'",
+        }
         found = rows_in_spark(tables, conditions)
         for each, path in tables.items():
             expected = rows_of_delta(path)
@@ -58,6 +67,7 @@ MATCHES: dict[str, Callable[[Any], bool]] = {
     "count": lambda value: value == 7,
     "item": lambda value: value == "nut",
     "day": lambda value: value is None,
+    "customer": lambda value: value == "customer 7",
 }
 
 
@@ -79,6 +89,16 @@ def partitioned(folder: Path, columns: tuple[str, ...]) -> None:
             table, **{name: values[number] for name, values in VALUES.items()}, parts=[{"n": number}]
         )
     mirror(folder).update(Original.open(lake(folder), TOPIC))
+
+
+def bucketed(folder: Path) -> str:
+    """Make a typed table with four buckets, mirror it, and return its path."""
+    made = Lake(folder)
+    made.archive([{"customer": f"customer {number}", "n": number} for number in range(40)])
+    made.decode(bucket_by="customer", buckets=4)
+    typed_tables = made.location("typed")
+    Mirror(PathCatalog(typed_tables, FOLDER), "typed").update(Original.open(typed_tables, made.topic))
+    return typed_tables.child(made.topic).path
 
 
 def rows_in_spark(tables: dict[str, str], conditions: dict[str, str]) -> dict[str, list[Any]]:

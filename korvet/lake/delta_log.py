@@ -35,6 +35,14 @@ class Commit:
     removed: list[dict[str, Any]]
 
 
+@frozen
+class CommitFile:
+    """The file of a commit: it differs from that of the same version in another table at the same location."""
+
+    size: int
+    modified_ns: int
+
+
 @define
 class DeltaLog:
     """The log of the table at a location. Reading raises the filesystem's OSError."""
@@ -64,6 +72,15 @@ class DeltaLog:
             for action in self._actions(number, "txn"):
                 found[action["appId"]] = action["version"]
         return found
+
+    def file(self, version: int) -> CommitFile | None:
+        """Return the file of a commit, None if the log no longer has it."""
+        return _commit_file(self._filesystem.get_file_info(self._path(version)))
+
+    def ends_with(self, version: int, file: CommitFile | None) -> bool:
+        """Return True if the log has this commit, in this file, and none after it."""
+        this, following = self._filesystem.get_file_info([self._path(version), self._path(version + 1)])
+        return file is not None and _commit_file(this) == file and _commit_file(following) is None
 
     def commits(self, first: int, last: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield version and commitInfo of the commits in [first, last] that are still in the log."""
@@ -111,7 +128,7 @@ class DeltaLog:
             return
         for number in range(first, last + 1):
             with suppress(FileNotFoundError):  # a cleanup removed it, because a checkpoint has it
-                sync(f"{self.folder}/{number:020d}.json")
+                sync(self._path(number))
         sync(self.folder)
 
     def _checkpointed(self, version: int) -> tuple[int, dict[str, int]]:
@@ -141,7 +158,7 @@ class DeltaLog:
 
     def _actions_of(self, version: int, *kinds: str) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
-            yield from self._lines(f"{self.folder}/{version:020d}.json", *kinds)
+            yield from self._lines(self._path(version), *kinds)
         except FileNotFoundError:
             raise Unreachable(
                 f"{self.location}: version {version} was removed from the table's log during the read; try again."
@@ -160,3 +177,10 @@ class DeltaLog:
     def _names(self) -> list[str]:
         selector = pafs.FileSelector(self.folder, allow_not_found=True)
         return [info.base_name for info in self._filesystem.get_file_info(selector)]
+
+    def _path(self, version: int) -> str:
+        return f"{self.folder}/{version:020d}.json"
+
+
+def _commit_file(info: pafs.FileInfo) -> CommitFile | None:
+    return CommitFile(info.size, info.mtime_ns) if info.type == pafs.FileType.File else None

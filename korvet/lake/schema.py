@@ -38,6 +38,9 @@ FILE_SCHEMA = pa.schema([field for field in ARCHIVE_SCHEMA if field.name != "dat
 
 #: Partition columns of typed tables that are made of the record's timestamp: 2026-01-31-12 and 2026-01 (UTC).
 HOUR, MONTH = "_hour", "_month"
+BUCKET = "_bucket"
+#: The property of a typed table with the source and the number of its buckets, as a JSON array.
+BUCKET_BY = "korvet.bucket_by"
 
 #: Iceberg's ids of the columns, in the order in which catalogues assign them (`korvet.lake.iceberg.table_schema`).
 FIELD_IDS = {name: number for number, name in enumerate(FILE_SCHEMA.names, 1)}

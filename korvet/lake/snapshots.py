@@ -11,12 +11,12 @@ from typing import Any, Protocol, Self
 from urllib.parse import unquote
 from uuid import UUID, uuid4
 
-from attrs import define, field
+from attrs import define, evolve, field
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
-from korvet.lake.delta_log import DeltaLog
+from korvet.lake.delta_log import CommitFile, DeltaLog
 from korvet.lake.errors import CommitConflict
 from korvet.lake.location import Location
 from korvet.lake.store_errors import first_line, store_errors
@@ -45,15 +45,27 @@ class Snapshot:
     location: Location  # of the table itself
     topic: str
     topic_id: UUID
-    #: deltalake's handle of this version, for features that this class lacks. It must not be refreshed.
-    delta: DeltaTable = field(repr=False)
+    #: None after a commit on this snapshot, with which the handle moves to the next one.
+    _delta: DeltaTable | None = field(repr=False)
     #: The latest version of each application id.
     transactions: Mapping[str, int] = field(repr=False)
     version: int = field(init=False)
+    _commit: CommitFile | None = field(init=False, repr=False)
 
-    @version.default
-    def _version_of_the_handle(self) -> int:
-        return self.delta.version()
+    def __attrs_post_init__(self) -> None:
+        self.version = self.delta.version()
+        with store_errors(self.location):
+            self._commit = DeltaLog(self.location).file(self.version)
+
+    @property
+    def delta(self) -> DeltaTable:
+        """The handle of this version in deltalake, for features that this class lacks. It must not be refreshed."""
+        if self._delta is None:
+            with store_errors(self.location):
+                self._delta = DeltaTable(
+                    self.location.url, self.version, storage_options=self.location.storage_options()
+                )
+        return self._delta
 
     @property
     def app_id(self) -> str:
@@ -68,6 +80,12 @@ class Snapshot:
     @abstractmethod
     def reopened(self) -> Self:
         """Return the newest snapshot of the same table."""
+
+    def is_newest(self) -> bool:
+        """Return True if no commit has followed. Raises Unreachable."""
+        # Two requests, where opening the table takes one for each commit since the last checkpoint.
+        with store_errors(self.location):
+            return DeltaLog(self.location).ends_with(self.version, self._commit)
 
     def absolute(self, file: Any) -> str:
         """Return a file's path on the filesystem of `location`."""
@@ -114,7 +132,18 @@ class Snapshot:
                 if not newer.has_commit(commit_id, self.version + 1):
                     raise CommitConflict(f"{self.location}: {first_line(error)}") from error
                 return newer
-        return self.reopened()
+            return self.following()
+
+    def following(self) -> Self:
+        """Return the newest snapshot after a commit on this one. The handle moves to it.
+
+        Raises OSError, DeltaError.
+        """
+        delta, self._delta = self.delta, None
+        delta.update_incremental()
+        since = (self.version, self.transactions)
+        transactions = DeltaLog(self.location).transactions(delta.version(), since=since)
+        return evolve(self, delta=delta, transactions=transactions)
 
 
 def committing(

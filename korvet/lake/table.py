@@ -241,6 +241,8 @@ class LakeTable(Snapshot):
 
     def reopened(self) -> Self:
         """Return the newest snapshot of the same table."""
+        if self.is_newest():
+            return self
         lake = evolve(self.location, url=self.location.url.rpartition("/")[0])
         return type(self).open(lake, self.topic, self.topic_id, previous=self)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 
 from attrs import define, evolve, frozen
 
@@ -76,25 +77,45 @@ class Bounds:
     last_stable_offset: int
 
 
-async def bounds_of(client: Client, topic: Topic, ends: Mapping[int, int] | None = None) -> dict[int, Bounds]:
-    """Return the bounds of all partitions of a topic. Raises KafkaError.
+async def bounds_of(client: Client, topic: Topic) -> dict[int, Bounds]:
+    """Return the bounds of all partitions of a topic. Raises KafkaError."""
+    return (await bounds_of_several(client, [topic], {}))[topic.name]
 
-    `ends` are the last stable offsets by partition, if the caller has read them.
+
+async def bounds_of_several(
+    client: Client, topics: Sequence[Topic], ends: Mapping[str, Mapping[int, int]]
+) -> dict[str, dict[int, Bounds]]:
+    """Return the bounds of all partitions of topics. Raises KafkaError.
+
+    `ends` are the last stable offsets of the topics for which the caller has read them.
     """
-    tps = [TopicPartition(topic.name, partition.partition) for partition in topic.partitions]
+    tps = {
+        topic.name: [TopicPartition(topic.name, each.partition) for each in topic.partitions]
+        for topic in topics
+    }
+    unread = [tp for name, several in tps.items() if name not in ends for tp in several]
     # Starts are requested last: records trimmed in between are found missing in a later round, not now.
-    if ends is None:
-        listed = await client.list_offsets(dict.fromkeys(tps, LATEST), isolation_level=READ_COMMITTED)
-        ends = {tp.partition: found.offset for tp, found in listed.items()}
-    starts = await log_starts(client, tps)
-    return {tp.partition: Bounds(starts[tp], max(ends[tp.partition], starts[tp])) for tp in tps}
+    listed = (
+        await client.list_offsets(dict.fromkeys(unread, LATEST), isolation_level=READ_COMMITTED)
+        if unread
+        else {}
+    )
+    starts = await log_starts(client, topics, list(chain.from_iterable(tps.values())))
+
+    def bounds(tp: TopicPartition) -> Bounds:
+        end = ends[tp.topic][tp.partition] if tp.topic in ends else listed[tp].offset
+        return Bounds(starts[tp], max(end, starts[tp]))
+
+    return {name: {tp.partition: bounds(tp) for tp in several} for name, several in tps.items()}
 
 
-async def log_starts(client: Client, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the log start offsets, as in Fetch responses."""
+async def log_starts(
+    client: Client, topics: Sequence[Topic], tps: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return the log start offsets of partitions of these topics, as in Fetch responses."""
     # ListOffsets may return the first record's offset instead. With time-based offsets, it may be far after the last
     # deleted record, although nothing between them is missing.
-    fetcher = Fetcher(client, READ_COMMITTED)
+    fetcher = Fetcher(client, READ_COMMITTED, {topic.name: topic for topic in topics})
     attempt = 1
     while True:
         earliest = await client.list_offsets(dict.fromkeys(tps, EARLIEST))

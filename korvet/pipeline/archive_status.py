@@ -5,7 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
+from types import MappingProxyType
+from typing import TypeVar, TypeVarTuple
 
+import trio
 from attrs import frozen
 
 from korvet.client import EARLIEST, LATEST, Client, Topic, TopicPartition
@@ -16,6 +20,7 @@ from korvet.lake.erasing import erased_places
 from korvet.lake.errors import LakeError, RecreatedTopic, WrongTable
 from korvet.lake.listing import tables_in
 from korvet.lake.location import Location
+from korvet.lake.parallel import AT_ONCE
 from korvet.lake.retrying import retried
 from korvet.lake.table import LakeTable
 from korvet.lake.verification import absent, wrongs
@@ -24,6 +29,9 @@ from korvet.pipeline.counting import is_dense
 from korvet.pipeline.fetching import Fetcher
 from korvet.pipeline.record_columns import decode_offsets
 from korvet.protocol.errors import KafkaError
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 FETCH_BYTES = 8 * 1024 * 1024
 # Limit of records that are counted per partition if offsets do not count records.
@@ -226,7 +234,8 @@ async def _compared(
             break
         upto = min(fetched.next_offset, end)
         hot = set(decode_offsets(fetched.batches, start=position, end=upto).tolist())
-        cold = set(table.offsets_of(tp.partition, position, upto).tolist())
+        found = await _in_thread(table.offsets_of, tp.partition, position, upto)
+        cold = set(found.tolist())
         if hot - cold:
             if erased is None:
                 places = erased_places(table).get(tp.partition)
@@ -251,27 +260,52 @@ async def audit(
     client: Client | None,
     lake: Location,
     topics: Sequence[str],
+    opened: Mapping[str, LakeTable] = MappingProxyType({}),
     *,
     checksums: bool = False,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[dict[str, LakeTable], list[Finding], dict[str, str]]:
-    """Audit topics' tables. With a `client`, also compare them with the broker. With `checksums`, read all files.
+    """Audit topics' tables, a few at a time. With a `client`, also compare them with the broker.
 
-    Return the audited tables by topic, the findings, and the errors of topics that could not be audited.
+    `opened` are tables that need not be opened again. With `checksums`, all files are read, and `on_progress` is called
+    in a thread. Return the audited tables by topic, the findings, and the errors of topics that could not be audited.
     """
     audited: dict[str, LakeTable] = {}
-    findings: list[Finding] = []
+    findings: dict[str, list[Finding]] = {topic: [] for topic in topics}
     failures: dict[str, str] = {}
     known = {} if client is None else await client.topics()
-    for topic in topics:
-        try:
-            table = retried(partial(LakeTable.open, lake, topic))
-            findings += audit_table(table, checksums=checksums, on_progress=on_progress)
-            if client is not None:
-                described = known.get(topic) or await client.topic(topic)
-                table.check(described.topic_id)
-                findings += await audit_hot(client, table, described)
-            audited[topic] = table
-        except (LakeError, KafkaError) as error:
-            failures[topic] = str(error)
-    return audited, findings, failures
+    limit = trio.Semaphore(AT_ONCE)
+
+    async def audit_one(topic: str) -> None:
+        async with limit:
+            try:
+                table = opened.get(topic)
+                if table is None:
+                    table = await _in_thread(retried, partial(LakeTable.open, lake, topic))
+                audited_offline = partial(audit_table, table, checksums=checksums, on_progress=on_progress)
+                findings[topic] += await _in_thread(audited_offline)
+                if client is not None:
+                    described = known.get(topic) or await client.topic(topic)
+                    table.check(described.topic_id)
+                    findings[topic] += await audit_hot(client, table, described)
+                audited[topic] = table
+            except (LakeError, KafkaError) as error:
+                failures[topic] = str(error)
+
+    async with trio.open_nursery() as nursery:
+        for topic in topics:
+            nursery.start_soon(audit_one, topic)
+    return (
+        _in_order(audited, topics),
+        list(chain.from_iterable(findings.values())),
+        _in_order(failures, topics),
+    )
+
+
+async def _in_thread(work: Callable[[*Ts], T], *arguments: *Ts) -> T:
+    """Call a function that reads a table. An interrupt does not wait for it."""
+    return await trio.to_thread.run_sync(work, *arguments, abandon_on_cancel=True)
+
+
+def _in_order(by_topic: Mapping[str, T], topics: Sequence[str]) -> dict[str, T]:
+    return {topic: by_topic[topic] for topic in topics if topic in by_topic}

@@ -271,13 +271,13 @@ def test_commit_with_a_lost_response_is_not_repeated(
     table = archived(table, [0], [0])
     rival = table.reopened()
     compaction = Compaction(table)
-    taken = LakeTable.reopened
+    taken = LakeTable.following
 
     def once(self: LakeTable) -> LakeTable:
-        monkeypatch.setattr(LakeTable, "reopened", taken)
+        monkeypatch.setattr(LakeTable, "following", taken)
         raise CommitConflict("the line is dead")
 
-    monkeypatch.setattr(LakeTable, "reopened", once)
+    monkeypatch.setattr(LakeTable, "following", once)
     compaction.run()
 
     assert list(range(20)) == [row.offset for row in rows_of(folder(rival))]

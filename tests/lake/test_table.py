@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from uuid import uuid4
 
@@ -161,6 +162,26 @@ def test_open_or_create_returns_the_existing_table(tmp_path: Path) -> None:
     second = LakeTable.open_or_create(lake(tmp_path), TOPIC, TOPIC_ID)
 
     assert first.delta.metadata().id == second.delta.metadata().id
+
+
+def test_newest_snapshot_is_not_opened_again(tmp_path: Path, table: LakeTable) -> None:
+    after = table.commit([written(table, 0, 10)])
+
+    assert after is LakeTable.open(lake(tmp_path), TOPIC, previous=after)
+    assert 1 == len(LakeTable.open(lake(tmp_path), TOPIC, previous=table).files)
+
+
+def test_table_that_was_made_again_is_not_taken_for_the_previous_one(
+    tmp_path: Path, table: LakeTable
+) -> None:
+    before = table.commit([written(table, 0, 10)])
+    shutil.rmtree(tmp_path / "lake/orders")
+    again = LakeTable.open_or_create(lake(tmp_path), TOPIC, TOPIC_ID)
+    again.commit([written(again, 0, 10)])
+
+    opened = LakeTable.open(lake(tmp_path), TOPIC, previous=before)
+
+    assert (before.version, again.delta.metadata().id) == (opened.version, opened.delta.metadata().id)
 
 
 def test_files_are_found_by_partition_and_offsets(table: LakeTable) -> None:

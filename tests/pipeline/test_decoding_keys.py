@@ -291,7 +291,7 @@ class Upserts(RuleBasedStateMachine):
         self.model: dict[tuple[Any, Any], Row] = {}
         self.bad: dict[tuple[int, int], tuple[Any, Any, int]] = {}  # by partition and offset
         self.next = [0, 0]
-        self.settings = {**BY_TWO, "deletes": self.deletes}
+        self.settings = {**BY_TWO, "deletes": self.deletes, "bucket_by": "id", "buckets": 2}
 
     def teardown(self) -> None:
         self._folder.cleanup()
@@ -327,7 +327,7 @@ class Upserts(RuleBasedStateMachine):
     def redrive(self) -> None:
         if self.deletes == "soft" and any(self.next):
             self.lake.decode(**self.settings)
-            redrive(self.lake.decoding(**LENIENT))
+            redrive(self.lake.decoding(**self.settings, lenient=[NUMBER_FROM_STRING]))
             for (_, offset), (region, number, n) in sorted(self.bad.items()):
                 self.apply((region, number), offset, n)
             self.bad.clear()

@@ -171,7 +171,7 @@ def test_partitioned_tables_and_tables_without_bad_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "settings, reason",
     [
-        ({"upsert": True}, "rows of a table with upsert are decoded again only with deletes = 'soft'"),
+        ({"upsert": True}, "rows of a table with upsert are decoded again only with deletes = 'soft' and"),
         ({"on_error": "skip"}, "with on_error = 'skip' there is no dlq table"),
     ],
 )

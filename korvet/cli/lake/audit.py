@@ -84,13 +84,14 @@ def command(
             with suppress(LakeError):  # the audit reports it
                 there[name] = open_table(location, name)
     decoded = {name: table for name, table in there.items() if isinstance(table, DecodedTable)}
+    opened = {name: table for name, table in there.items() if not isinstance(table, DecodedTable)}
     archived = [name for name in names if name not in decoded]
 
     with Progress("proved", unit="bytes") as progress:
         counting = Counting(progress)
 
         async def audited(client: Client | None) -> Result:
-            return await audit(client, location, archived, checksums=checksums, on_progress=counting)
+            return await audit(client, location, archived, opened, checksums=checksums, on_progress=counting)
 
         needs_broker = archived and not offline
         result: Result = with_client(servers, audited) if needs_broker else trio.run(audited, None)

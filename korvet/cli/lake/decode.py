@@ -62,7 +62,11 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="RecordNameStrategy or TopicRecordNameStrategy, with --records.",
 )
-@click.option("--records", metavar="NAMES", help="Record types, each with a table of its own: shop.Order, …")
+@click.option(
+    "--records",
+    metavar="NAMES",
+    help="Record types, each with a table of its own: shop.Order, …; a last * stands for all others.",
+)
 @click.option("--message", metavar="NAME", help="Protobuf: the message type. [the first of the file]")
 @click.option(
     "--unknown", metavar="WHAT", help="JSON fields without a column: add, drop or dlq. [add without a schema]"
@@ -80,6 +84,10 @@ if TYPE_CHECKING:
     "--partition-by",
     metavar="COLUMNS",
     help="Columns, separated by commas; days, hours or months: the record's timestamp.",
+)
+@click.option("--bucket-by", metavar="COLUMN", help="A column by whose hash rows are partitioned: _bucket.")
+@click.option(
+    "--buckets", type=int, metavar="NUMBER", help="With --bucket-by: the number of its buckets. [16]"
 )
 @click.option(
     "--cluster-by", metavar="COLUMNS", help="Up to 4 columns by which rows are sorted when files are joined."

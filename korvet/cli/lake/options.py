@@ -188,11 +188,15 @@ def opened_tables(location: Location) -> dict[str, LakeTable | DecodedTable]:
     with needing_extra():
         from korvet.lake.errors import WrongTable
         from korvet.lake.listing import tables_in
+        from korvet.lake.parallel import results
         from korvet.pipeline.decoding.tables import open_table
-    tables = {}
-    for name in tables_in(location):
+
+    def opened(name: str) -> LakeTable | DecodedTable | None:
         with suppress(WrongTable):
-            tables[name] = open_table(location, name)
+            return open_table(location, name)
+        return None
+
+    tables = {name: table for name, table in results(opened, tables_in(location)) if table is not None}
     if not tables:
         raise no_archive(location)
     return tables

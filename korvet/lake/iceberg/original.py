@@ -7,6 +7,7 @@ when columns are added. Their bounds are those that Delta's log has: of `_partit
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from functools import cached_property
@@ -23,7 +24,7 @@ from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
-from pyiceberg.transforms import HourTransform, IdentityTransform, MonthTransform, Transform
+from pyiceberg.transforms import BucketTransform, HourTransform, IdentityTransform, MonthTransform, Transform
 from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
@@ -31,7 +32,7 @@ from korvet.lake.delta_log import DeltaLog
 from korvet.lake.errors import LakeError, NewerFormat, WrongTable
 from korvet.lake.iceberg.table_schema import SCHEMA, SPEC
 from korvet.lake.location import Location
-from korvet.lake.schema import HOUR, MONTH
+from korvet.lake.schema import BUCKET, BUCKET_BY, HOUR, MONTH
 from korvet.lake.store_errors import store_errors
 from korvet.lake.table import ARCHIVE, FORMAT_VERSION, KIND, VERSION
 from korvet.lake.table_features import has_column_mapping, has_deletion_vectors
@@ -109,7 +110,7 @@ class Original:
             return SCHEMA
         try:
             columns = [
-                each for each in pa.schema(self.delta.schema().to_arrow()) if each.name not in self.periods
+                each for each in pa.schema(self.delta.schema().to_arrow()) if each.name not in self.derived
             ]
             renamed = pa.schema([each.with_name(iceberg_name(each.name)) for each in columns])
             without_ids = Catalog._convert_schema_if_needed(renamed)  # noqa: SLF001  as catalogues do
@@ -140,16 +141,20 @@ class Original:
         return columns
 
     @cached_property
-    def periods(self) -> Mapping[str, Transform[Any, Any]]:
-        """The partition columns that are no columns in Iceberg, since it derives them of `_timestamp`."""
-        return {name: transform for name, transform in PERIODS.items() if name in self.columns}
+    def derived(self) -> Mapping[str, tuple[str, Transform[Any, Any]]]:
+        """The partition columns that are no columns in Iceberg, which derives them: their sources and transforms."""
+        found = {name: (TIMESTAMP, PERIODS[name]) for name in self.columns if name in PERIODS}
+        if BUCKET in self.columns:
+            source, count = json.loads(self.delta.metadata().configuration[BUCKET_BY])
+            found[BUCKET] = (iceberg_name(source), BucketTransform(count))
+        return found
 
     @property
     def _transforms(self) -> list[tuple[str, Transform[Any, Any], str]]:
         """By partition field, its source, its transform and its name."""
         return [
-            (TIMESTAMP, self.periods[name], name)
-            if name in self.periods
+            (*self.derived[name], name)
+            if name in self.derived
             else (iceberg_name(name), IdentityTransform(), iceberg_name(name))
             for name in self.columns
         ]
@@ -219,10 +224,7 @@ class Original:
             return Record(_days(action.get("partition.date")))
         values = {name: action[f"partition.{name}"] for name in self.columns}
         return Record(
-            *(
-                _period(value) if name in self.periods else _days(_micros(value))
-                for name, value in values.items()
-            )
+            *(_period(value) if name in PERIODS else _days(_micros(value)) for name, value in values.items())
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from korvet.lake.schema import HOUR, MONTH
+from korvet.lake.schema import BUCKET, HOUR, MONTH
 from korvet.pipeline.decoding.leaves import Faults, Reading, leaf_column, shown
 from korvet.pipeline.decoding.names import field_name
 
@@ -21,7 +21,7 @@ from korvet.pipeline.decoding.names import field_name
 PARTITION, OFFSET, TIMESTAMP = "_partition", "_offset", "_timestamp"
 KEY, RAW, OPERATION, DATE = "_key", "_raw", "_op", "_date"
 DELETED, DELETED_AT = "_deleted", "_deleted_at"
-RESERVED = (PARTITION, OFFSET, TIMESTAMP, KEY, RAW, OPERATION, DATE, HOUR, MONTH, DELETED, DELETED_AT)
+RESERVED = (PARTITION, OFFSET, TIMESTAMP, KEY, RAW, OPERATION, DATE, HOUR, MONTH, BUCKET, DELETED, DELETED_AT)
 
 
 def struct_columns(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from korvet.lake.errors import CommitConflict, LakeError, OutOfOrder, Unreachable
 from korvet.lake.put_if_absent import refuse_unsafe_store
@@ -66,10 +66,11 @@ class Progress:
 class DecodeJob:
     """Runs decodings every `every_s` seconds, or until there is nothing left. `on_progress` is called on changes.
 
-    If `redrives`, the rows of each dlq table are decoded again before the topic's first round.
+    Record types that a decoding finds get decodings, too. If `redrives`, the rows of each dlq table are decoded again
+    before the topic's first round.
     """
 
-    decodings: Sequence[Decoding]
+    decodings: list[Decoding]
     every_s: float | None = None
     on_progress: Callable[[DecodeJob], None] = lambda _: None
     redrives: bool = False
@@ -85,8 +86,7 @@ class DecodeJob:
             refuse_unsafe_store(location)
         while not self.stopping.is_set():
             started = time.monotonic()
-            again = [self._round(decoding) for decoding in self.decodings if not self.stopping.is_set()]
-            if any(again):
+            if self._rounds():
                 continue
             if self.every_s is None:
                 return
@@ -95,6 +95,19 @@ class DecodeJob:
     def stop(self) -> None:
         """Make `run` return after the commit of the current round."""
         self.stopping.set()
+
+    def _rounds(self) -> bool:
+        """Run a round of each decoding. Return True if the next rounds should begin immediately."""
+        goes_on = False
+        for decoding in self.decodings:  # it grows
+            if self.stopping.is_set():
+                break
+            goes_on |= self._round(decoding)
+            there = {each.specification.table for each in self.decodings}
+            self.decodings += [
+                evolve(decoding, specification=each) for each in decoding.found if each.table not in there
+            ]
+        return goes_on
 
     def _round(self, decoding: Decoding) -> bool:
         """Run a round of one topic. Return True if the next round should begin immediately."""

@@ -7,7 +7,7 @@ Protobuf's message, and the title of a JSON Schema, as for the subject strategie
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 
 from attrs import evolve, frozen
@@ -16,26 +16,36 @@ from korvet.pipeline.decoding.avro_references import full_name
 from korvet.pipeline.decoding.confluent import SchemaId, message_indexes, schema_id
 from korvet.pipeline.decoding.leaves import Faults, Unfit
 from korvet.pipeline.decoding.registry import NotRegistered, Registry
+from korvet.pipeline.decoding.specification import names_folder
 
 
 @frozen
 class Selection:
     """Selects the values of one record type. `others` are the types that have other tables.
 
-    If `takes_the_rest`, values of all other types, and those without a type, are bad rows of this table.
+    If `takes_the_rest`, values of all other types, and those without a type, are bad rows of this table. With `finds`,
+    types of this kind of schema that are not among `others` will get tables, so their values are no bad rows.
     """
 
     registry: Registry
     record: str
     others: frozenset[str]
     takes_the_rest: bool
+    finds: str | None = None
 
     def alone(self) -> Selection:
         """Return the selection for which values of other tables are bad rows."""
-        return evolve(self, others=frozenset(), takes_the_rest=True)
+        return evolve(self, others=frozenset(), takes_the_rest=True, finds=None)
 
-    def strangers(self, values: Sequence[bytes | None], faults: Faults) -> set[int]:
-        """Return the row numbers of values that belong to other tables. Raises RegistryError."""
+    def knowing(self, names: Collection[str], *, finds: str | None) -> Selection:
+        """Return the selection that knows further types, and finds others of this kind of schema, if any."""
+        return evolve(self, others=self.others | {*names} - {self.record}, finds=finds)
+
+    def strangers(self, values: Sequence[bytes | None], faults: Faults, new: set[str]) -> set[int]:
+        """Return the row numbers of values that belong to other tables, and add the types it found to `new`.
+
+        Raises RegistryError.
+        """
         found = set() if self.takes_the_rest else {*faults.by_row}
         for number, value in enumerate(values):
             if value is None:
@@ -50,9 +60,17 @@ class Selection:
                 continue
             if name in self.others or not self.takes_the_rest:
                 found.add(number)
+            elif name is not None and self._finds(value, name):
+                new.add(name)
+                found.add(number)
             else:
                 faults.add(number, "$", reason)
         return found
+
+    def _finds(self, value: bytes, name: str) -> bool:
+        """Return True if the type of a value gets a table, which it does not have yet."""
+        is_new = name.lower() not in {each.lower() for each in (self.record, *self.others)}
+        return is_new and names_folder(name) and kind_of(self.registry, schema_id(value)[0]) == self.finds
 
     def name_of(self, value: bytes) -> str:
         """Return the name of a value's record type. Raises Unfit, RegistryError."""

@@ -26,7 +26,7 @@ from korvet.pipeline.decoding import schemas, upserting
 from korvet.pipeline.decoding.columns import RESERVED
 from korvet.pipeline.decoding.decoded_files import PartWriter
 from korvet.pipeline.decoding.rewriting import conformed_rows
-from korvet.pipeline.decoding.rounds import Decoding
+from korvet.pipeline.decoding.rounds import Decoding, refuse_other_partitions
 from korvet.pipeline.decoding.row_decoding import DLQ_SCHEMA, Decoder, decode, infer_columns, nullable
 from korvet.pipeline.decoding.tables import DLQ, TYPED, DecodedFile, DecodedTable
 
@@ -54,10 +54,10 @@ class Redriven:
 def redrive(decoding: Decoding) -> Redriven:
     """Decode all rows of the dlq table again. Raises NotRedriven, SchemaFault, RegistryError and LakeError."""
     specification = decoding.specification
-    if specification.upsert and specification.deletes == "hard":
+    if specification.upsert and (specification.deletes == "hard" or specification.record is not None):
         raise NotRedriven(
-            f"{specification.topic}: rows of a table with upsert are decoded again only with deletes = 'soft', or a "
-            "row could return after its deletion."
+            f"{specification.topic}: rows of a table with upsert are decoded again only with deletes = 'soft' and "
+            "without records, or a row could return after its deletion."
         )
     if not decoding.keeps_bad:
         raise NotRedriven(
@@ -175,6 +175,7 @@ def _with_columns(
 ) -> tuple[DecodedTable, Decoder, str]:
     """Add the columns that the rows need. Return the table, its decoder, and the new columns."""
     decoder = decoding.decoder(typed)
+    refuse_other_partitions(typed, decoder)
     if decoding.specification.unknown == "add":
         decoder = decoding.grown(decoder, [infer_columns(decoder, rows)])
     before = nullable(pa.schema(list(typed.schema)))

@@ -10,16 +10,17 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain
 
 import pyarrow as pa
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from korvet.lake.column_reading import read_columns
 from korvet.lake.errors import LakeError, NoTable, WrongTable
 from korvet.lake.location import Location
+from korvet.lake.schema import BUCKET_BY
 from korvet.lake.store_errors import store_errors
 from korvet.lake.table import LakeTable
 from korvet.pipeline.decoding import schemas, upserting
@@ -108,8 +109,8 @@ class Decoding:
         Raises LakeError (BadRow, MissingRows, CommitConflict, …), SchemaFault, RegistryError, SparkFailed.
         """
         archive = self.open_archive()
-        typed, dlq = self.find(self.typed_location, TYPED), self.find(self.dlq_location, DLQ)
-        self.typed, self.dlq = typed, dlq
+        typed = self.typed = self.find(self.typed_location, TYPED, self.typed)
+        dlq = self.dlq = self.find(self.dlq_location, DLQ, self.dlq)
         plan = self._plan(archive, typed, dlq)
         if not plan.spans:
             return None
@@ -120,6 +121,9 @@ class Decoding:
         if dlq is None and self.keeps_bad:
             dlq = DecodedTable.create(self.dlq_location, DLQ, archive.topic, archive.topic_id, DLQ_SCHEMA)
         outcome = self._decode(archive, plan, decoder, dlq, slices)
+        if outcome.found:
+            typed, again = self._with_tables(archive, plan, typed, decoder, dlq, slices, outcome.found)
+            outcome = again or outcome
         self._commit(plan, typed, dlq, outcome, decoder.keys)
         return RoundResult(outcome, plan.behind, plan.spans, added)
 
@@ -163,13 +167,15 @@ class Decoding:
             self._ends = dict(self._archive.archived_up_to)
         return self._archive
 
-    def find(self, location: Location, kind: str) -> DecodedTable | None:
-        """Return a table, or None if it does not exist yet."""
+    def find(
+        self, location: Location, kind: str, previous: DecodedTable | None = None
+    ) -> DecodedTable | None:
+        """Return a table, or None if it does not exist yet. `previous` is an earlier snapshot of it."""
         archive = self._archive
         if archive is None or (kind == DLQ and not self.keeps_bad):
             return None
         try:
-            return DecodedTable.open(location, kind, archive.topic, archive.topic_id)
+            return DecodedTable.open(location, kind, archive.topic, archive.topic_id, previous=previous)
         except NoTable:
             return None
 
@@ -194,7 +200,54 @@ class Decoding:
         if typed is None:
             return decoder
         refuse_other_keys(typed, decoder)
-        return schemas.united(decoder, list(typed.schema), self._note)
+        return schemas.united(self._knowing(decoder, typed.records), list(typed.schema), self._note)
+
+    # --- Record types -------------------------------------------------------------------------------------
+
+    @property
+    def found(self) -> list[Specification]:
+        """The specifications of the record types that were found so far, without those that are named."""
+        specification = self.specification
+        if self.typed is None or not specification.finds_records:
+            return []
+        new = [name for name in self.typed.records if name not in specification.named_records]
+        return [specification.of_record(name) for name in new]
+
+    def _knowing(self, decoder: Decoder, names: Collection[str], *, finds: bool = True) -> Decoder:
+        """Return the decoder, which leaves the values of these record types to their tables."""
+        selection = decoder.selection
+        if selection is None or not self.specification.finds_records:
+            return decoder
+        is_full = len({*selection.others, *names, selection.record}) >= self.specification.max_tables
+        kind = None if is_full or not finds else selection.finds
+        return evolve(decoder, selection=selection.knowing(names, finds=kind))
+
+    def _with_tables(
+        self,
+        archive: LakeTable,
+        plan: Plan,
+        typed: DecodedTable,
+        decoder: Decoder,
+        dlq: DecodedTable | None,
+        slices: Sequence[Files],
+        found: set[str],
+    ) -> tuple[DecodedTable, Outcome | None]:
+        """Note the record types that were found, before any table states that their values were decoded.
+
+        Return the table, and the outcome of decoding again if some of the types get no table.
+        """
+        there = 0 if decoder.selection is None else len(decoder.selection.others) + 1
+        distinct = {name.lower(): name for name in sorted(found, reverse=True)}.values()
+        names = sorted(distinct)[: self.specification.max_tables - there]
+        typed = self.typed = typed.with_records(names)
+        self.on_step("record types")
+        if len(names) == len(found):
+            return typed, None
+        self._note(
+            f"no tables for the record types {', '.join(sorted(found - {*names}))}: their values are bad rows"
+        )
+        decoder = self._knowing(decoder, names, finds=False)
+        return typed, self._decode(archive, plan, decoder, dlq, slices)
 
     def _note(self, text: str) -> None:
         """Log a line about the topic, once."""
@@ -236,12 +289,10 @@ class Decoding:
                 archive.topic_id,
                 nullable(decoder.schema),
                 decoder.partition_columns(),
-                clustered | ({KEYS: json.dumps(decoder.keys.columns)} if specification.upsert else {}),
+                clustered | lasting_properties(decoder),
             )
             return typed, decoder, schemas.ddl([*decoder.fields, *decoder.key_fields])
-        if tuple(typed.delta.metadata().partition_columns) != decoder.partition_columns():
-            there = ", ".join(typed.delta.metadata().partition_columns) or "nothing"
-            raise WrongTable(f"{typed.location} is partitioned by {there}; tables do not change that.")
+        refuse_other_partitions(typed, decoder)
         new = [one for one in nullable(decoder.schema) if one not in nullable(pa.schema(before))]
         if new:
             typed = typed.with_columns(new)
@@ -340,11 +391,33 @@ class Decoding:
         if not self.specification.upsert:
             return typed.commit(spans, parts, outcome.skipped)
         rows = upserting.staged(typed.location, parts) if parts else None
-        merged = upserting.merge(typed, rows, keys, spans)
+        marks_absent = self.specification.record is None
+        merged = upserting.merge(typed, rows, keys, spans, marks_absent=marks_absent)
         folders = {part.path.rpartition("/")[0] for part in parts}
         for folder in folders:
             upserting.sweep(typed.location, folder)
         return merged
+
+
+def lasting_properties(decoder: Decoder) -> dict[str, str]:
+    """Return the properties of a new typed table that it never changes."""
+    specification = decoder.specification
+    found = {KEYS: json.dumps(decoder.keys.columns)} if specification.upsert else {}
+    if specification.bucket_by is not None:
+        found[BUCKET_BY] = json.dumps([specification.bucket_by, specification.buckets])
+    return found
+
+
+def refuse_other_partitions(typed: DecodedTable, decoder: Decoder) -> None:
+    """Raise WrongTable if the table is partitioned in another way than is specified."""
+    there = tuple(typed.delta.metadata().partition_columns)
+    if there != decoder.partition_columns():
+        names = ", ".join(there) or "nothing"
+        raise WrongTable(f"{typed.location} is partitioned by {names}; tables do not change that.")
+    wanted = decoder.specification.bucket_by, decoder.specification.buckets
+    if typed.buckets is not None and typed.buckets != wanted:
+        name, count = typed.buckets
+        raise WrongTable(f"{typed.location} has {count} buckets of {name}; tables do not change that.")
 
 
 def refuse_other_keys(typed: DecodedTable, decoder: Decoder) -> None:

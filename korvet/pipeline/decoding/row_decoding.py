@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from attrs import evolve, field, frozen
 
-from korvet.lake.schema import FILE_SCHEMA, HOUR, MONTH
+from korvet.lake.schema import BUCKET, FILE_SCHEMA, HOUR, MONTH
+from korvet.pipeline.decoding.buckets import buckets_of
 from korvet.pipeline.decoding.columns import (
     DATE,
     DELETED,
@@ -125,7 +126,8 @@ class Decoder:
 
     def partition_columns(self) -> tuple[str, ...]:
         """Return the names of the typed table's partition columns."""
-        return tuple(PERIODS.get(name, name) for name in self.specification.partition_by)
+        names = (PERIODS.get(name, name) for name in self.specification.partition_by)
+        return (*names, *((BUCKET,) if self.specification.bucket_by else ()))
 
 
 def own_fields(specification: Specification) -> list[pa.Field]:
@@ -143,6 +145,8 @@ def own_fields(specification: Specification) -> list[pa.Field]:
         fields.append(pa.field(RAW, pa.binary()))
     periods = [PERIODS[name] for name in specification.partition_by if name in PERIODS]
     fields += [pa.field(name, pa.date32() if name == DATE else pa.string()) for name in periods]
+    if specification.bucket_by:
+        fields.append(pa.field(BUCKET, pa.int32()))
     if specification.deletes == "soft":
         fields += [pa.field(DELETED, pa.bool_()), pa.field(DELETED_AT, pa.timestamp("us", "UTC"))]
     return fields
@@ -157,6 +161,7 @@ class Opened:
     operations: list[str | None]  # of Debezium's envelopes
     faults: Faults = field(factory=Faults)
     strangers: set[int] = field(factory=set)  # rows of other tables
+    found: set[str] = field(factory=set)  # record types that get tables
 
 
 @frozen
@@ -173,6 +178,8 @@ class Decoded:
     skipped: Counter[int]
     #: The number of rows of the topic's other tables, which are among the skipped ones.
     strangers: int = 0
+    #: Record types of such rows that have no tables yet.
+    found: frozenset[str] = frozenset()
 
     @property
     def typed_count(self) -> int:
@@ -191,12 +198,13 @@ def open_values(decoder: Decoder, archived: pa.Table) -> Opened:
         has_indexes = specification.format == "protobuf"
         headers = archived.column("headers")
         framed = with_ids_of_headers(values, headers, VALUE_HEADER, faults, has_indexes=has_indexes)
-    strangers = decoder.selection.strangers(framed, faults) if decoder.selection is not None else set()
+    found: set[str] = set()
+    strangers = decoder.selection.strangers(framed, faults, found) if decoder.selection is not None else set()
     if strangers:
         framed = [None if number in strangers else value for number, value in enumerate(framed)]
     rows = decoder.values.objects(framed, faults)
     operations: list[str | None] = [None] * len(rows)
-    opened = Opened(values, rows, operations, faults, strangers)
+    opened = Opened(values, rows, operations, faults, strangers, found)
     if not (specification.unwrap or specification.rename or specification.flatten):
         return opened
     maps = frozenset(field_name(one.name) for one in decoder.fields if pa.types.is_map(one.type))
@@ -272,6 +280,8 @@ def decode(decoder: Decoder, archived: pa.Table, known_bad: Collection[tuple[int
             is_kept = number not in strangers and (value is not None or keeps_tombstones)
             (kept if is_kept else skipped).append(number)
     columns |= own_columns(specification, archived, opened, pa.array(deleted, pa.bool_()))
+    if specification.bucket_by:
+        columns[BUCKET] = buckets_of(columns[specification.bucket_by], specification.buckets)
     typed = pa.Table.from_arrays(
         [columns[one.name] for one in decoder.schema], schema=nullable(decoder.schema)
     )
@@ -284,6 +294,7 @@ def decode(decoder: Decoder, archived: pa.Table, known_bad: Collection[tuple[int
         tombstones,
         Counter(archived.column("partition").take(pa.array(skipped, pa.int64())).to_pylist()),
         len(strangers),
+        frozenset(opened.found),
     )
 
 

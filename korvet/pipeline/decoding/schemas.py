@@ -14,7 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructField, StructType
 
 from korvet.lake.errors import WrongTable
-from korvet.pipeline.decoding.columns import RESERVED
+from korvet.pipeline.decoding.buckets import can_have_buckets
+from korvet.pipeline.decoding.columns import KEY, RESERVED
 from korvet.pipeline.decoding.leaves import DECIMAL_DIGITS, LEAVES, Reading, SchemaFault, named
 from korvet.pipeline.decoding.names import column_name, is_fit
 from korvet.pipeline.decoding.record_keys import SINGLE, SINGLE_FORMATS, KeyReader, RecordKeys, SingleKeys
@@ -99,6 +100,10 @@ def record_keys_of(specification: Specification) -> RecordKeys | None:
     )
 
 
+#: The registry's names of the formats of values.
+KINDS = {"json": "JSON", "json-schema": "JSON", "avro": "AVRO", "protobuf": "PROTOBUF"}
+
+
 def selection_of(specification: Specification) -> Selection | None:
     """Return the values that the table takes, None if it takes all of the topic."""
     if specification.record is None or specification.registry is None:
@@ -106,8 +111,9 @@ def selection_of(specification: Specification) -> Selection | None:
     return Selection(
         Registry(specification.registry),
         specification.record,
-        frozenset(specification.records) - {specification.record},
+        frozenset(specification.named_records) - {specification.record},
         specification.takes_the_rest,
+        KINDS[specification.format] if specification.finds_records else None,
     )
 
 
@@ -367,6 +373,29 @@ def refuse_partitioning(decoder: Decoder) -> None:
             raise SchemaFault(f"partition_by: {name} is {named(kind)}, which tables are not partitioned by.")
     if kinds and set(kinds) <= set(decoder.specification.partition_by):
         raise SchemaFault("partition_by: at least one column must remain.")
+    refuse_buckets(decoder)
+
+
+def refuse_buckets(decoder: Decoder) -> None:
+    """Raise SchemaFault if rows cannot be partitioned by the hash of the column of `bucket_by`."""
+    name = decoder.specification.bucket_by
+    if name is None:
+        return
+    kinds = {one.name: one.type for one in decoder.schema if one.name not in RESERVED or one.name == KEY}
+    if name not in kinds:
+        raise SchemaFault(f"bucket_by: there is no column {name}; there are {', '.join(kinds)}.")
+    if name in decoder.specification.partition_by:
+        raise SchemaFault(f"bucket_by: {name} is in partition_by, which leaves one bucket in each partition.")
+    if not can_have_buckets(kinds[name]):
+        raise SchemaFault(
+            f"bucket_by: {name} is {ddl_type(kinds[name])}, which has no buckets; "
+            "whole numbers, strings, binaries, dates and timestamps have."
+        )
+    if name == KEY and decoder.has_framed_keys:
+        raise SchemaFault(
+            f"bucket_by: {name} has the ids of schemas, so equal keys could be in two buckets; set key and take one "
+            "of its columns."
+        )
 
 
 Note = Callable[[str], None]

@@ -69,6 +69,8 @@ class Outcome:
     typed_parts: list[Part] = field(factory=list)
     dlq_parts: list[Part] = field(factory=list)
     faults: list[Fault] = field(factory=list)  # the first few
+    #: Record types that have no tables yet.
+    found: set[str] = field(factory=set)
 
     def add(self, other: Outcome) -> None:
         self.records += other.records
@@ -79,6 +81,7 @@ class Outcome:
         self.typed_parts += other.typed_parts
         self.dlq_parts += other.dlq_parts
         self.faults = (self.faults + other.faults)[:SHOWN_FAULTS]
+        self.found |= other.found
 
 
 def decode_slice(job: Job, files: Sequence[str]) -> Outcome:
@@ -114,6 +117,7 @@ def _decode_rows(
         outcome.bad += decoded.bad.num_rows
         outcome.tombstones += decoded.tombstones
         outcome.skipped.update(decoded.skipped)
+        outcome.found |= decoded.found
         if job.decoder.specification.on_error == "skip":
             outcome.skipped.update(decoded.bad.column("partition").to_pylist())
         if len(outcome.faults) < SHOWN_FAULTS and decoded.bad.num_rows:

@@ -31,7 +31,7 @@ from cattrs.gen import make_dict_structure_fn
 
 from korvet.config import ConfigError
 from korvet.lake.schema import HOUR, MONTH
-from korvet.pipeline.decoding.columns import DATE
+from korvet.pipeline.decoding.columns import DATE, KEY
 from korvet.pipeline.decoding.inference import Numbers
 from korvet.pipeline.decoding.leaves import LENIENT, UTC_IF_NO_ZONE, Reading, Timestamps, Unknown
 
@@ -47,6 +47,10 @@ DLQ_SUFFIX = "~dlq"
 #: Words in `partition_by` for periods of the record's timestamp, with their columns.
 PERIODS = {"days": DATE, "hours": HOUR, "months": MONTH}
 MOST_CLUSTERED = 4  # columns
+BUCKETS, MOST_BUCKETS = 16, 10_000
+#: In `records`: all record types.
+ALL = "*"
+MOST_TABLES = 50
 FIRST_SECTIONS = ("defaults", "topics")
 
 
@@ -71,8 +75,9 @@ class Specification:
     subject: str = field(default=attrs.Factory(lambda self: f"{self.topic}-value", takes_self=True))
     #: The rule by which producers choose the subjects of a topic's values, by Confluent's names.
     subject_strategy: Strategy = "TopicNameStrategy"
-    #: Names of the topic's record types, each of which gets a table.
+    #: Names of the topic's record types, each of which gets a table; ALL: so do all types that are found.
     records: tuple[str, ...] = ()
+    max_tables: int = MOST_TABLES  # with ALL in `records`
     #: The record type of this table, if it is one of several; see `by_record`.
     record: str | None = None
     message: str | None = None  # Protobuf: full name of the message type
@@ -106,6 +111,8 @@ class Specification:
     key_prefix: str = "key_"
     cluster_by: tuple[str, ...] = ()  # columns by which rows are sorted when files are joined
     partition_by: tuple[str, ...] = ()  # columns, and one of PERIODS
+    bucket_by: str | None = None  # a column by whose hash rows are partitioned, after `partition_by`
+    buckets: int = BUCKETS
 
     @property
     def dlq(self) -> str:
@@ -119,18 +126,29 @@ class Specification:
     @property
     def takes_the_rest(self) -> bool:
         """True if values without a table of their own are bad rows of this one."""
-        return self.record is None or self.record == self.records[0]
+        return self.record is None or self.record == self.named_records[0]
+
+    @property
+    def named_records(self) -> tuple[str, ...]:
+        """The record types of the topic that are named."""
+        return tuple(name for name in self.records if name != ALL)
+
+    @property
+    def finds_records(self) -> bool:
+        """True if record types that are not named get tables when the first one's table meets them."""
+        return ALL in self.records and self.takes_the_rest
 
     def by_record(self) -> list[Specification]:
         """Return the specification of each record type's table, or this one if the topic has one table."""
-        return [self.of_record(name) for name in self.records] or [self]
+        return [self.of_record(name) for name in self.named_records] or [self]
 
     def of_record(self, name: str) -> Specification:
         is_of_topic = self.subject_strategy == "TopicRecordNameStrategy"
+        topics_table = self.table if self.record is None else self.table.removesuffix(f".{self.record}")
         return attrs.evolve(
             self,
             record=name,
-            table=f"{self.table}.{name}",
+            table=f"{topics_table}.{name}",
             subject=f"{self.topic}-{name}" if is_of_topic else name,
             message=name if self.format == "protobuf" else None,
         )
@@ -176,11 +194,12 @@ class Specification:
             yield "partition_by", f"accepts one of {', '.join(PERIODS)}"
         if self.upsert and self.partition_by:
             yield "partition_by", "does not go with upsert: a row would have to move when its value changes"
+        yield from self._faults_of_buckets()
         yield from self._faults_of_upserts()
         if self.upsert and self.tombstones == "keep":
             yield "tombstones", "'keep' cannot be combined with upsert, in which tombstones delete rows"
-        for table in (self.table, *self.records):
-            if table != table.strip() or not re.fullmatch(r"[^/\\:~\x00-\x1f]+", table):
+        for table in (self.table, *self.named_records):
+            if not names_folder(table):
                 name = "table" if table == self.table else "records"
                 yield name, f"{table!r} cannot name a folder; without / \\ : ~ it could"
         for name in ("max_columns", "sample"):
@@ -196,8 +215,17 @@ class Specification:
                 "records",
                 f"is missing: with {self.subject_strategy}, it names the record types of the topic",
             )
+        if ALL not in self.records and self.max_tables != MOST_TABLES:
+            yield "max_tables", 'is for records with "*"'
         if not self.records:
             return
+        if not self.named_records:
+            yield (
+                "records",
+                'needs a name before "*": values without a type are bad rows of the first one\'s table',
+            )
+        if self.max_tables < len(self.named_records):
+            yield "max_tables", "must be at least the number of names in records"
         if not has_strategy:
             yield (
                 "subject_strategy",
@@ -235,6 +263,16 @@ class Specification:
         if not re.fullmatch(r"[A-Za-z0-9_]*", self.key_prefix):
             yield "key_prefix", f"{self.key_prefix!r} cannot begin names of columns; key_ could"
 
+    def _faults_of_buckets(self) -> Iterator[tuple[str, str]]:
+        if not 1 <= self.buckets <= MOST_BUCKETS:
+            yield "buckets", f"must be from 1 to {MOST_BUCKETS:,}"
+        if self.bucket_by is None:
+            if self.buckets != BUCKETS:
+                yield "buckets", "needs bucket_by, a column"
+        elif self.upsert and self.bucket_by not in (self.key or (KEY,)):
+            keys = ", ".join(self.key or (KEY,))
+            yield "bucket_by", f"accepts {keys} with upsert: a row would have to move when its value changes"
+
     def _faults_of_upserts(self) -> Iterator[tuple[str, str]]:
         if self.key and not self.upsert:
             yield "key", "is for upsert"
@@ -242,8 +280,6 @@ class Specification:
             yield "key", "names a column twice"
         if self.deletes == "soft" and not self.upsert:
             yield "deletes", "'soft' is for upsert; without it, tombstones = \"keep\" keeps deletions as rows"
-        if self.deletes == "soft" and self.records:
-            yield "deletes", "'soft' does not go with records: a tombstone does not state the type of its row"
 
     def _faults_of_schemas(self, given: list[str]) -> Iterator[tuple[str, str]]:
         if not given and not self.registry:
@@ -254,6 +290,11 @@ class Specification:
             yield "unknown", f"is for json: a schema of {self.format} defines all columns"
         if self.schema and self.format == "protobuf":
             yield "schema", "is for json and avro; protobuf takes schema_file or registry"
+
+
+def names_folder(table: str) -> bool:
+    """Return True if a table can have this name."""
+    return table == table.strip() and re.fullmatch(r"[^/\\:~\x00-\x1f]+", table) is not None
 
 
 SETTABLE = {one.name: one for one in attrs.fields(Specification) if one.name not in ("topic", "record")}

@@ -6,6 +6,7 @@ Each has its own decoded offsets, one `txn` action per partition, set by the com
     korvet/<topic id>/<partition>/start      the offset at which it begins
     korvet/<topic id>/<partition>/compared   from this offset on, skipped records are counted (not with upsert)
     korvet/<topic id>/<partition>/skipped    their number: tombstones, and bad rows that are not kept
+    korvet/<topic id>/record/<name>          a record type that was found in the topic; the number is its place
     korvet/<topic id>/dropped                rows whose timestamps (milliseconds) are before this were dropped
 
 So the two tables need no common commit. A commit is based on the snapshot whose decoded offsets were read, and succeeds
@@ -36,7 +37,7 @@ from korvet.lake.delta_log import DeltaLog
 from korvet.lake.erasing_decoded import PLACES
 from korvet.lake.errors import CommitConflict, NewerFormat, OutOfOrder, WrongTable
 from korvet.lake.location import Location
-from korvet.lake.schema import Int64s
+from korvet.lake.schema import BUCKET_BY, Int64s
 from korvet.lake.snapshots import Snapshot
 from korvet.lake.store_errors import store_errors
 from korvet.lake.table import (
@@ -52,7 +53,7 @@ from korvet.pipeline.decoding.statistics import Statistics
 
 FORMAT_VERSION = 1
 TYPED, DLQ = "typed", "dlq"
-RANGES = "korvet.ranges"
+RANGES, RECORDS = "korvet.ranges", "korvet.records"
 #: The property with the columns that identify a row of an upsert table, as a JSON array.
 KEYS = "korvet.key"
 #: The same of the columns by which rows are sorted when files are joined.
@@ -122,8 +123,22 @@ class DecodedTable(Snapshot):
     kind: str = field(kw_only=True)
 
     @classmethod
-    def open(cls, location: Location, kind: str, topic: str, topic_id: UUID) -> Self:
-        """Open the newest snapshot. Raises NoTable, WrongTable, NewerFormat, Unreachable."""
+    def open(
+        cls,
+        location: Location,
+        kind: str,
+        topic: str,
+        topic_id: UUID,
+        *,
+        previous: DecodedTable | None = None,
+    ) -> Self:
+        """Open the newest snapshot: `previous`, an earlier one of the same table, if that is the newest.
+
+        Raises NoTable, WrongTable, NewerFormat, Unreachable.
+        """
+        if isinstance(previous, cls) and previous.is_newest():
+            check(location, previous.delta, kind, topic, topic_id)
+            return previous
         with store_errors(location):
             delta = DeltaTable(location.url, storage_options=location.storage_options())
             check(location, delta, kind, topic, topic_id)
@@ -201,6 +216,12 @@ class DecodedTable(Snapshot):
         """The columns by which rows are sorted when files are joined."""
         return self._names(CLUSTER_BY)
 
+    @property
+    def buckets(self) -> tuple[str, int] | None:
+        """The column of whose values the table has buckets, and their number."""
+        text = self.delta.metadata().configuration.get(BUCKET_BY)
+        return None if text is None else tuple(json.loads(text))
+
     def _names(self, name: str) -> tuple[str, ...]:
         return tuple(json.loads(self.delta.metadata().configuration.get(name, "[]")))
 
@@ -263,7 +284,7 @@ class DecodedTable(Snapshot):
 
     def reopened(self) -> Self:
         """Return the newest snapshot of the same table."""
-        return type(self).open(self.location, self.kind, self.topic, self.topic_id)
+        return type(self).open(self.location, self.kind, self.topic, self.topic_id, previous=self)
 
     def with_columns(self, fields: Sequence[pa.Field]) -> Self:
         """Add columns, which may be nested, in a commit of their own. Return the snapshot with them.
@@ -318,6 +339,21 @@ class DecodedTable(Snapshot):
     def dropped_id(self) -> str:
         """The application id of `dropped_ms`."""
         return f"{self.app_id}/dropped"
+
+    @property
+    def records(self) -> list[str]:
+        """The record types that were found in the topic, in this order, for the first one's table."""
+        prefix = f"{self.app_id}/record/"
+        found = [
+            (place, name.removeprefix(prefix)) for name, place in self.transactions.items() if prefix in name
+        ]
+        return [name for _, name in sorted(found)]
+
+    def with_records(self, names: Sequence[str]) -> Self:
+        """Note found record types in a commit of their own. Raises CommitConflict, Unreachable."""
+        first = len(self.records) + 1
+        places = {f"{self.app_id}/record/{name}": first + place for place, name in enumerate(names)}
+        return self.write([], {RECORDS: [*names]}, places)
 
     def append(self, parts: Sequence[Part]) -> Self:
         """Add files without advancing decoded offsets. Raises CommitConflict, Unreachable."""

@@ -7,7 +7,8 @@ keys have the framing of Confluent's clients, they are compared without it, sinc
 after the schema has changed.
 
 With `deletes = "soft"`, a deletion keeps the values of the key's latest row. It is a row also if there was none, so
-that an older record that is decoded later does not become the key's row.
+that an older record that is decoded later does not become the key's row. A table of one of several record types has no
+such rows, since a tombstone does not state the type of its row.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from attrs import define, field, frozen
@@ -29,14 +31,14 @@ from deltalake.transaction import AddAction, RemoveAction
 from korvet.lake.location import Location
 from korvet.lake.parallel import results
 from korvet.lake.retrying import retried_writing
-from korvet.lake.schema import Int64s
+from korvet.lake.schema import BUCKET, Int64s
 from korvet.lake.store_errors import store_errors
 from korvet.lake.table_features import refuse_other_features
 from korvet.pipeline.decoding.columns import DELETED, DELETED_AT, OFFSET, OPERATION, PARTITION, TIMESTAMP
 from korvet.pipeline.decoding.decoded_files import PartWriter
 from korvet.pipeline.decoding.rewriting import conformed_rows, file_schema, written_instead
 from korvet.pipeline.decoding.row_keys import KeyIndex, Keys, Mask, Places, latest
-from korvet.pipeline.decoding.tables import DecodedFile, DecodedTable, Part, Span, commit_info
+from korvet.pipeline.decoding.tables import DecodedFile, DecodedTable, Part, Span, commit_info, partition_text
 
 STAGING = "_korvet_staging"
 FOLDER = re.compile(r"(\d+)-[0-9a-f]{32}")
@@ -107,9 +109,13 @@ class Newest:
 
 
 def marked(values: pa.Table, deletions: pa.Table) -> pa.Table:
-    """Return rows with the values of one table, and what the other one states of their deletion."""
-    columns = [(deletions if name in OF_DELETION else values)[name] for name in values.column_names]
-    return pa.Table.from_arrays(columns, schema=values.schema)
+    """Return rows with the values of one table, and what the other one states of their deletion.
+
+    Columns that `values` lack, such as partition columns, are those of `deletions`.
+    """
+    there = {*values.column_names} - {*OF_DELETION}
+    columns = [(values if name in there else deletions)[name] for name in deletions.column_names]
+    return pa.Table.from_arrays(columns, schema=deletions.schema)
 
 
 @define
@@ -130,14 +136,15 @@ def merge(
     keys: Keys,
     spans: Sequence[Span],
     *,
+    marks_absent: bool = True,
     info: Mapping[str, Any] | None = None,
     transactions: Mapping[str, int] | None = None,
 ) -> DecodedTable:
     """Merge rows, and advance the decoded offsets of spans, in one commit. Return the snapshot with this commit.
 
-    `rows` have the column `_deleted`; None: there are none. `info` and `transactions` are further entries of the
-    commit. Raises OutOfOrder, CommitConflict, DamagedFile, NewerFormat, Unreachable. Then nothing was committed, as far
-    as can be determined.
+    `rows` have the column `_deleted`; None: there are none. `marks_absent` states whether deletions of keys without a
+    row become marked rows. `info` and `transactions` are further entries of the commit. Raises OutOfOrder,
+    CommitConflict, DamagedFile, NewerFormat, Unreachable. Then nothing was committed, as far as can be determined.
     """
     numbers = {**table.next_numbers(spans), **(transactions or {})}
     info = {**commit_info(spans), **(info or {})}
@@ -146,10 +153,12 @@ def merge(
     refuse_other_features(table.location, table.delta)
     newest = Newest.of(rows, keys)
     is_soft = DELETED in table.schema.names
-    added = np.ones(newest.rows.num_rows, bool) if is_soft else ~newest.deleted
+    added = ~newest.deleted
+    if is_soft:
+        added |= marks_absent | newest.has_values
     actions: list[AddAction | RemoveAction] = []
     kept = []
-    for file, change in results(partial(_change, table, newest), table.files):
+    for file, change in results(partial(_change, table, newest), _files_with_buckets_of(newest.rows, table)):
         added[change.older] = False
         if change.written is not None:
             actions += [part.add_action() for part in change.written]
@@ -163,6 +172,14 @@ def merge(
     parts = retried_writing(table.location, partial(_written, table, found))
     actions += [part.add_action() for part in parts]
     return table.write(actions, info, numbers, retries=0)
+
+
+def _files_with_buckets_of(rows: pa.Table, table: DecodedTable) -> list[DecodedFile]:
+    """Return the files that may have rows with the same keys: those of the same buckets, if the table has buckets."""
+    if table.buckets is None:
+        return table.files
+    wanted = {partition_text(each) for each in pc.unique(rows[BUCKET]).to_pylist()}
+    return [file for file in table.files if file.partition_values[BUCKET] in wanted]
 
 
 def _written(table: DecodedTable, rows: pa.Table) -> list[Part]:
@@ -201,9 +218,8 @@ def _changed(table: DecodedTable, newest: Newest, file: DecodedFile) -> FileChan
     change.written = [] if part is None else [part]
     if is_kept.any():
         change.matched = by[is_kept]
-        values = pa.concat_tables(left.kept)
-        deletions = newest.rows.select(values.column_names).take(pa.array(change.matched))
-        change.kept = marked(values, deletions.cast(values.schema))
+        deletions = newest.rows.select(table.schema.names).take(pa.array(change.matched))
+        change.kept = marked(pa.concat_tables(left.kept), deletions.cast(table.schema))
     return change
 
 

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from korvet.client import LATEST, Client, Topic, TopicPartition
 from korvet.client.isolation import READ_COMMITTED
-from korvet.pipeline.archive_plan import Bounds, bounds_of
+from korvet.pipeline.archive_plan import Bounds, bounds_of_several
 from korvet.protocol.errors import KafkaError, NetworkException, RequestTimedOut
 
 Ends = dict[int, int]
@@ -57,10 +57,14 @@ async def _ends(client: Client, topics: Iterable[Topic]) -> dict[str, Ends]:
 
 async def bounds_of_topics(client: Client, topics: Iterable[Topic], ends: Mapping[str, Ends]) -> Bounded:
     """Return the bounds of all partitions of the topics. `ends` are the end offsets that were read in this round."""
+    topics = list(topics)
+    if len(topics) > 1:
+        with suppress(KafkaError):
+            return Bounded(await bounds_of_several(client, topics, ends), {})
     made = Bounded({}, {})
-    for topic in topics:
+    for topic in topics:  # one topic must not hold up the others
         try:
-            made.bounds[topic.name] = await bounds_of(client, topic, ends.get(topic.name))
+            made.bounds.update(await bounds_of_several(client, [topic], ends))
         except KafkaError as error:
             made.errors[topic.name] = error
     return made

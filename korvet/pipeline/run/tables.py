@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from korvet.client import Topic
 from korvet.lake.compacting import Compaction, groups_by_class
@@ -126,6 +126,8 @@ class Table:
     tended_decoded: dict[str, int] = field(factory=dict)
     #: One typed table, or one for each of the topic's record types.
     typed: list[TypedWork] = field(factory=list)
+    #: The specification of which `typed` was made.
+    _specification: Specification | None = None
     _mirror_is_due: bool = True
     #: The columns of the tables at their last registration, as Delta's JSON by location.
     _registered: dict[str, str] = field(factory=dict)
@@ -160,16 +162,23 @@ class Table:
             return
         if self.archive is None:
             return
-        wanted = specification.by_record()
-        if [each.decoding.specification for each in self.typed] != wanted:
+        if self._specification != specification:
+            self._specification = specification
             self.typed = [
                 TypedWork(Decoding(each, places.lake, places.typed, places.distribute, once=once))
-                for each in wanted
+                for each in specification.by_record()
             ]
-        for each in self.typed:
+        for each in self.typed:  # it grows
             if each.is_due(self.archive, now):
                 self._decode_round(each, self.archive.archived_up_to, now)
+                self._follow_found(each.decoding)
         health.summarize([each.health for each in self.typed])
+
+    def _follow_found(self, decoding: Decoding) -> None:
+        """Decode the record types that a table has found to tables of their own."""
+        there = {each.specification.table for each in self._decodings()}
+        new = [each for each in decoding.found if each.table not in there]
+        self.typed += [TypedWork(evolve(decoding, specification=each)) for each in new]
 
     def _decode_round(self, work: TypedWork, upto: Mapping[int, int], now: float) -> None:
         """Run a round of one typed table."""
@@ -385,10 +394,10 @@ class Table:
 
     def _typed_tables(self, typed: Location) -> list[str]:
         """Return the names of the typed tables that exist."""
-        specification = self.schedule.policy.decode
-        if specification is None:
+        if self.schedule.policy.decode is None:
             return []
-        return [each.table for each in specification.by_record() if is_table(typed.child(each.table))]
+        tables = [each.specification.table for each in self._decodings()]
+        return [table for table in tables if is_table(typed.child(table))]
 
 
 def needs_spark(specification: Specification) -> bool:
