@@ -77,6 +77,9 @@ def test_clients_survive_a_broker_restart(
 def test_clients_survive_a_redis_restart(
     server: RedisServer, start_broker: StartBroker, topic: str, acks: str, report: Report
 ) -> None:
+    with server.client() as client:
+        # While a sync of `everysec` is under way, Redis answers before it writes: tests/failures/test_slow_disk.py.
+        client.config_set("appendfsync", "no")
     broker = start_broker(server.url)
 
     def end() -> None:
