@@ -86,9 +86,9 @@ def consume(consumer: Consumer) -> None:
 def await_equal_counts(port: int, relay: CountingRelay) -> None:
     """Wait until requests in flight, such as a last fetch, are answered and counted on both sides."""
     deadline = time.monotonic() + LIMIT_S
-    while summary_at(port, [*summary_of(relay)]) != summary_of(relay) and time.monotonic() < deadline:
+    while (passed := summary_of(relay)) != (counted := summary_at(port, [*passed])):
+        assert time.monotonic() < deadline, (passed, counted)
         time.sleep(0.1)
-    assert summary_of(relay) == summary_at(port, [*summary_of(relay)])
 
 
 @pytest.mark.parametrize(
