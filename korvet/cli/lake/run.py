@@ -219,7 +219,7 @@ def progress_text(statuses: Sequence[TableStatus]) -> str:
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     bad = sum(status.bad for status in statuses)
     return (
-        f"{len(statuses)} tables{f' ({counts})' if counts else ''}: "
+        f"{len(statuses)} {'table' if len(statuses) == 1 else 'tables'}{f' ({counts})' if counts else ''}: "
         f"archived {sum(status.records for status in statuses):,} records, "
         f"{size_text(sum(status.row_bytes for status in statuses))}; lag {lag}"
         + (f"; {bad:,} bad rows" if bad else "")
