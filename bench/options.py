@@ -23,7 +23,7 @@ from attrs import frozen
 
 from bench.latency import one_record
 from bench.processes import SYSTEMS, cpu_s, family, storage_of, temporary_folder
-from bench.tls import LISTENERS
+from bench.tls import LISTENER_MAP, LISTENERS, keystore_in, tls_port
 from conformance.secured_kafka import certify
 from tests.processes import KorvetProcess
 from tests.support.frames import connect, receive_frame
@@ -102,8 +102,7 @@ def running(system: str, kind: Kind, connections: int) -> Iterator[Measured]:
         settings, options = {**kind.settings}, [*kind.options]
         if kind.has_tls:
             certify(folder)
-            settings["listener.security.protocol.map"] = "PLAINTEXT:PLAINTEXT,SSL:SSL"
-            settings |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(folder / "broker.pem")}
+            settings |= LISTENER_MAP | keystore_in(folder)
             options += ["--listeners", LISTENERS]
         process = KorvetProcess(storage_of(system, folder / "data"), settings, options)
         stack.enter_context(process)
@@ -112,9 +111,7 @@ def running(system: str, kind: Kind, connections: int) -> Iterator[Measured]:
         for words in kind.commands:
             command = [sys.executable, "-m", "korvet", *words, "-b", process.bootstrap_servers]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        secured = None
-        if kind.has_tls:
-            secured = int(process.wait_for_log(r"SSL://127\.0\.0\.1:(\d+)")[1])
+        secured = tls_port(process) if kind.has_tls else None
         opened = [
             stack.enter_context(opened_connection(process.port, secured, folder)) for _ in range(connections)
         ]

@@ -20,10 +20,8 @@ from conformance.secured_kafka import certify
 from tests.processes import KorvetProcess
 from tests.support import wire
 
-MEMORY_SETTINGS = {
-    "memory.max.bytes": "4000000000",
-    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL",
-}
+MEMORY_SETTINGS = {"memory.max.bytes": "4000000000"}
+LISTENER_MAP = {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL"}
 LISTENERS = "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0"
 
 
@@ -62,11 +60,10 @@ def systems(client: RdkafkaPerformance, memory: str, kafka: str) -> Iterator[lis
         folder = stack.enter_context(temporary_folder())
         certify(folder)
         client = evolve(client, settings=trusting(folder / "authority.pem"))
-        keystore = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(folder / "broker.pem")}
-        korvet = stack.enter_context(
-            KorvetProcess(settings=MEMORY_SETTINGS | keystore, options=("--listeners", LISTENERS))
-        )
-        port = int(korvet.wait_for_log(r"SSL://127\.0\.0\.1:(\d+)")[1])
+        keystore = keystore_in(folder)
+        settings = MEMORY_SETTINGS | LISTENER_MAP | keystore
+        korvet = stack.enter_context(KorvetProcess(settings=settings, options=("--listeners", LISTENERS)))
+        port = tls_port(korvet)
         apache = stack.enter_context(
             ApacheKafka(settings=SETTINGS | keystore, machine=MACHINE, listeners={"SSL": "SSL"})
         )
@@ -74,6 +71,16 @@ def systems(client: RdkafkaPerformance, memory: str, kafka: str) -> Iterator[lis
             System(memory, korvet.port, port, client),
             System(kafka, apache.port, apache.ports["SSL"], client),
         ]
+
+
+def keystore_in(folder: Path) -> dict[str, str]:
+    """Return a broker's settings for the certificate that `certify` has put into a folder."""
+    return {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(folder / "broker.pem")}
+
+
+def tls_port(korvet: KorvetProcess) -> int:
+    """Return the port of the listener with TLS."""
+    return int(korvet.wait_for_log(r"SSL://127\.0\.0\.1:(\d+)")[1])
 
 
 def trusting(authority: Path) -> tuple[str, ...]:
