@@ -69,6 +69,8 @@ class Selection:
 
     def _finds(self, value: bytes, name: str) -> bool:
         """Return True if the type of a value gets a table, which it does not have yet."""
+        if self.finds is None:
+            return False
         is_new = name.lower() not in {each.lower() for each in (self.record, *self.others)}
         return is_new and names_folder(name) and kind_of(self.registry, schema_id(value)[0]) == self.finds
 
