@@ -19,7 +19,7 @@ developed = .venv/.set-up-to-develop
 help:
 	@echo 'make run      start a broker on localhost:9092 that keeps its data in korvet-data/'
 	@echo 'make test     everything: check, then storage on every server, real clients, examples'
-	@echo 'make check    lint, types, layers and unit tests: two to three minutes, no servers'
+	@echo 'make check    lint, types, layers and unit tests: four minutes, no servers'
 	@echo 'make bench    measurements beside Apache Kafka, one table: eight minutes, needs Java 17 and Maven'
 	@echo '              (bench-full: half an hour; bench-growth: five minutes, plots; bench-guard: half a minute)'
 	@echo 'make conformance   the answers of Apache Kafka and of korvet, compared: minutes, needs Java 17 and Maven'
